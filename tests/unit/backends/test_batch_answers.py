@@ -161,6 +161,11 @@ def test_a_job_is_in_one_of_three_phases(
             ["secrets", "execution role"],
         ),
         (
+            {"statusReason": "ECS was unable to assume the role 'arn:aws:iam::1:role/other' of this task."},
+            "infrastructure",
+            ["its role cannot be taken", "ecs-tasks.amazonaws.com", "role/other"],
+        ),
+        (
             {"container": {"reason": "CannotInspectContainerError: timeout", "exitCode": 1}},
             "infrastructure",
             ["lost sight"],

@@ -736,6 +736,7 @@ def test_an_address_of_something_else_says_so() -> None:
         ("POST", "/apis/batch/v1/namespaces/ml/jobs", '["batch"], resources: ["jobs"], verbs: ["create"]'),
         ("GET", "/api/v1/namespaces/ml/pods/p/log", '[""], resources: ["pods/log"], verbs: ["get"]'),
         ("GET", "/api/v1/namespaces/ml/pods", '[""], resources: ["pods"], verbs: ["list"]'),
+        ("WATCH", "/api/v1/namespaces/ml/pods", '[""], resources: ["pods"], verbs: ["watch"]'),
         (
             "DELETE",
             "/apis/batch/v1/namespaces/ml/jobs/j",
