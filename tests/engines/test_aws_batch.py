@@ -301,5 +301,3 @@ def test_the_engine_itself_is_a_job_and_whoever_submitted_it_may_go(
     assert project.show()["status"] == "completed"
     value = project.python("-c", "import upshift; print(upshift.get_run('latest').output)").out
     assert job["jobId"] in value
-    (definition,) = here.client.describe_jobs(jobs=[job["jobId"]])["jobs"]
-    assert definition["retryStrategy"]["attempts"] == 1

@@ -211,7 +211,8 @@ def _location(module: str) -> str:
         raise StoreError(
             f"the runtime cannot be made: {module} is not installed", fix=f"pip install {module}"
         )
-    return spec.origin if spec.submodule_search_locations is None else os.path.dirname(spec.origin)
+    # By its file: six takes itself for a package once it is imported.
+    return os.path.dirname(spec.origin) if spec.origin.endswith("__init__.py") else spec.origin
 
 
 def _tree(

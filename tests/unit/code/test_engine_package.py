@@ -41,7 +41,11 @@ def test_it_holds_all_of_upshift_and_nothing_compiled(store: Store) -> None:
 def test_clients_of_aws_are_in_it_where_they_are_asked_for(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import boto3  # which imports six, as the backend does: that takes itself for a package then
+
+    assert boto3.__version__
     held = names(store, "aws")
+    assert [name for name in held if name.startswith("_vendor/six")][-1] == "_vendor/six.py"
     of_services = {name.split("/")[3] for name in held if name.startswith("_vendor/botocore/data/")}
     assert {"batch", "logs", "endpoints.json"} <= of_services and "ec2" not in of_services
     monkeypatch.setitem(package.EXTRAS, "aws", {"boto3": ("no_such_module",)})
