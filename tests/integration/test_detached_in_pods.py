@@ -16,6 +16,7 @@ import pytest
 from buckets import KEYS, BucketHere
 from kubernetes_scripted import Scripted, scripted
 from project import Project
+from skypilot_here import sky_stand_in
 from stand_in_registry import StandInRegistry
 
 WAITS = """
@@ -216,3 +217,27 @@ def test_doctor_says_which_rights_the_account_of_engines_lacks(project: Project,
     server.lets = lambda user, asked: asked["verb"] != "create"
     said = " ".join(project.upshift("doctor", "cluster").out.split())
     assert "--detach: service account ml:engine may not create jobs; create secrets; create services" in said
+
+
+def test_a_machine_that_is_rented_runs_no_engine(
+    project: Project,
+    registry: StandInRegistry,
+    bucket: BucketHere,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "rented").mkdir()
+    with sky_stand_in(tmp_path / "rented", monkeypatch):
+        project.write(
+            f"""
+store = "{bucket.address}/store"
+
+[targets.rented]
+backend = "skypilot"
+options = {{ image = "{registry.name}/python:3.11" }}
+""",
+            "upshift.toml",
+            header="",
+        )
+        refused = project.upshift("run", "pipeline.py", "--on", "rented", "--detach", expect=2)
+    assert "target 'rented' runs no engines" in refused.err and "SkyPilot itself" in refused.err
