@@ -66,6 +66,12 @@ def test_a_decorator_for_all_steps_is_given_from_outside(flow: Project) -> None:
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(begun))
 
 
+def test_what_with_asks_for_is_said_to_come_from_there(flow: Project) -> None:
+    refused = flow.upshift("run", "flow.py", "--strict", "--with", "resources:memory=900000000", expect=2)
+    assert "--with resources:memory=900000000" in refused.text
+    assert "None" not in refused.text
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -446,7 +446,8 @@ def with_decorators(pipeline: Pipeline[Any, Any], texts: Sequence[str]) -> Pipel
         except SettingsError as error:
             raise UsageError(f"--with {given}: {error.what}", fix=error.fix) from None
         for one in options_to_come(decorated):
-            steps = one.settings.over(steps)
+            said_by = dict.fromkeys(one.settings.origins, f"--with {given}")
+            steps = attrs.evolve(one.settings, origins=said_by).over(steps)
     return pipeline.changed(attrs.evolve(pipeline.options, steps=steps))
 
 
