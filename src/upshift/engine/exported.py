@@ -31,6 +31,7 @@ from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.launch import Launch
 from upshift.model.spec.task import Code
+from upshift.runs.stores.exports import write_export
 from upshift.runtime.storage.replica import blob_key
 from upshift.runtime.storage.store import Store
 
@@ -248,7 +249,9 @@ def exported(
             user=options.user or user_name(),
             tags=options.tags,
         )
-        digest, _ = store.put(to_json(order), algorithm="sha256")  # which any Python can compare
+        written = to_json(order)
+        digest, _ = store.put(written, algorithm="sha256")  # which any Python can compare
+        write_export(store, digest, written)
         package_of_engine = f"{store.name}/{blob_key(order.runtime)}"
         yield Exported(
             order=order,

@@ -107,10 +107,16 @@ def gc(
                         total.removed.add("cached", size)
                     if not dry_run:
                         publish_left(store)
-                clean = collect if store.replica is None else collect_bucket
-                total += clean(
-                    store, catalog if there else None, forget=by_store[address], dry_run=dry_run, tell=tell
-                )
+                known, forget = catalog if there else None, by_store[address]
+                if store.replica is None:
+                    total += collect(store, known, forget=forget, dry_run=dry_run, tell=tell)
+                else:
+                    before = (
+                        choice.older_than if choice.pipeline is None and choice.keep_last is None else None
+                    )
+                    total += collect_bucket(
+                        store, known, forget=forget, exports_before=before, dry_run=dry_run, tell=tell
+                    )
         cleaned = [address for address in stores if address not in missing and address not in failed]
         used = [a for a in addresses if a not in missing or (there and a in catalog.stores())]
         total.removed += tidy(total.wanted, used, dry_run=dry_run)

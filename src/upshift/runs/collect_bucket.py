@@ -33,6 +33,7 @@ from upshift.runs.catalog.rows import UNFINISHED, RunRow
 from upshift.runs.collect import Collected, Tally, Tell
 from upshift.runs.stores.bucket_lease import BucketLease, key_of, owner_of, seen_to_live
 from upshift.runs.stores.claimed import Claimed
+from upshift.runs.stores.exports import EXPORTS
 from upshift.runs.stores.lease import BEAT, EXPIRY, here
 from upshift.runs.stores.references import References, files_of
 from upshift.runtime.storage.condemned import (
@@ -66,12 +67,16 @@ def collect_bucket(
     catalog: Catalog | None,
     *,
     forget: Collection[str] = (),
+    exports_before: float | None = None,
     dry_run: bool = False,
     tell: Tell = lambda what, done, of: None,
 ) -> Collected:
-    """Remove runs, and then what no run that is kept refers to; parameters and errors as for a folder."""
+    """Remove runs, and then what no run that is kept refers to; parameters and errors as for a folder.
+
+    Exported pipelines count as runs: those exported longer than ``exports_before`` seconds ago go.
+    """
     assert store.replica is not None
-    work = _Collector(store, store.replica, catalog, dry_run=dry_run, tell=tell)
+    work = _Collector(store, store.replica, catalog, exports_before, dry_run=dry_run, tell=tell)
     if dry_run:
         return work.foretell(forget)
     return work.run(forget)
@@ -79,12 +84,20 @@ def collect_bucket(
 
 class _Collector:
     def __init__(
-        self, store: Store, replica: Replica, catalog: Catalog | None, *, dry_run: bool, tell: Tell
+        self,
+        store: Store,
+        replica: Replica,
+        catalog: Catalog | None,
+        exports_before: float | None,
+        *,
+        dry_run: bool,
+        tell: Tell,
     ) -> None:
         self._store = store
         self._replica = replica
         self._objects = replica.objects
         self._catalog = catalog
+        self._exports_before = exports_before
         self._dry = dry_run
         self._tell = tell
         self._lease: BucketLease | None = None
@@ -99,6 +112,7 @@ class _Collector:
     def run(self, chosen: Collection[str]) -> Collected:
         with self._alone():
             asked = self._mark(chosen)
+            self._remove_exports()
             state, version = read_state(self._objects)
             if state.phase != IDLE:
                 self._list_blobs()
@@ -125,6 +139,7 @@ class _Collector:
         at_work = self._at_work()
         self._done.live |= {run for run in chosen if safe(run) in at_work}
         going = {safe(run) for run in chosen} - at_work
+        self._remove_exports()
         self._survey(going)
         self._list_blobs()
         blobs = self._unneeded()
@@ -225,6 +240,14 @@ class _Collector:
             return False
         return True
 
+    def _remove_exports(self) -> None:
+        old = [meta for meta in self._objects.list(EXPORTS) if self._is_to_go(meta)]
+        self._done.removed.add("exports", sum(meta.size for meta in old), len(old))
+        self._remove([meta.key for meta in old])
+
+    def _is_to_go(self, export: Meta) -> bool:
+        return self._exports_before is not None and self._now - export.modified > self._exports_before
+
     # 2: what is referred to
 
     def _list_runs(self) -> None:
@@ -262,9 +285,20 @@ class _Collector:
         if self._catalog is not None:
             origins = self._catalog.origins()
             self._references.tasks.update(task for run, task in origins if safe(run) not in gone)
+        for meta in self._objects.list(EXPORTS):
+            if not self._is_to_go(meta) and self._read.get(meta.key) != meta.version:
+                self._read[meta.key] = meta.version
+                self._add_export(meta.key)
         wanted = self._references.task_paths()
         for run in sorted(gone):
             self._add_removed(run, wanted)
+
+    def _add_export(self, key: str) -> None:
+        """What an exported pipeline needs: its order, whose digest is in the key, and what that names."""
+        found = self._objects.get(key)
+        if found is not None:
+            self._references.blobs.add(bytes.fromhex(key.removeprefix(EXPORTS).removesuffix(".json")))
+            self._references.add_record(key, bytes(found.data))
 
     def _has_changed(self, run: str) -> bool:
         found = False

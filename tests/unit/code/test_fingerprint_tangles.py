@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -113,3 +114,18 @@ def test_numbers_that_python_refuses_to_print_are_told_apart() -> None:
     assert len(digests) == 2
     made = {code_digest(compile(f"x = (0x{'f' * 4000}{n}, 1)", "x", "exec")) for n in (0, 0, 1)}
     assert len(made) == 2
+
+
+def test_a_set_that_somebody_adds_to_meanwhile_is_written_as_it_was() -> None:
+    class Item:
+        def __init__(self, known: Any) -> None:
+            self.known = known
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            self.known.add(Item(set()))  # as another thread would, between two items
+            return (str, ("item",))
+
+    for known in (set(), weakref.WeakSet()):
+        kept = [Item(known), Item(known)]
+        known.update(kept)
+        assert value_digest(known, str, lambda function: False).unordered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,11 +25,14 @@ from upshift.runs.collect_bucket import DAY, GC, collect_bucket
 from upshift.runs.copying import check_store, copy_store
 from upshift.runs.stores import uploads
 from upshift.runs.stores.bucket_lease import BucketLease
+from upshift.runs.stores.exports import write_export
 from upshift.runs.stores.lease import Lease
 from upshift.runs.stores.publishing import Publisher
 from upshift.runtime.storage import condemned, replica
 from upshift.runtime.storage.condemned import CONDEMNED, IDLE, REMOVING, State, read_state, write_state
+from upshift.runtime.storage.digest import digest_of
 from upshift.runtime.storage.objects.folder import FolderObjects
+from upshift.runtime.storage.replica import blob_key
 
 Make = Callable[[str], Machine]
 
@@ -388,3 +392,28 @@ def test_a_bucket_with_many_runs_takes_few_requests(machine: Make) -> None:
     done = collect_bucket(here.store, None, forget=[f"r{number}" for number in range(10)])
     assert count(done) == {"runs": 10, "values": 10 * TASKS}
     assert len(here.bucket.asked) <= 10 * 9 + 10 + 25
+
+
+def test_what_an_exported_pipeline_needs_stays_until_the_export_is_old(machine: Make) -> None:
+    here = machine("here")
+
+    def put(content: bytes) -> str:
+        digest = digest_of(content, name="sha256")
+        here.bucket.put(blob_key(digest), content)
+        return digest
+
+    put(b"of no run and no export")
+    package = put(b"code of the pipeline")
+    order = json.dumps({"code": {"package": package}}).encode()
+    digest = put(order)
+    write_export(here.store, digest, order)
+    old = time.time() - 2 * DAY
+    for file in here.bucket.root.rglob("*.json"), here.bucket.root.joinpath("blobs").rglob("*"):
+        for path in file:
+            os.utime(path, (old, old))
+    assert count(collect_bucket(here.store, None, exports_before=3 * DAY)) == {"values": 1}
+    assert set(keys(here.bucket, "blobs/")) == {blob_key(package), blob_key(digest)}
+    foretold = collect_bucket(here.store, None, exports_before=DAY, dry_run=True)
+    assert count(foretold) == {"exports": 1, "values": 2}
+    assert count(collect_bucket(here.store, None, exports_before=DAY)) == {"exports": 1, "values": 2}
+    assert keys(here.bucket, "blobs/") + keys(here.bucket, "exports/") == []

@@ -156,8 +156,10 @@ class Writer:
             self._many(kind.__name__, value)
         elif kind is dict:
             self._many("dict", [part for item in value.items() for part in item])
-        elif kind in (set, frozenset, weakref.WeakSet):
-            self._set(kind.__name__, value)
+        elif kind in (set, frozenset):
+            self._set(kind.__name__, list(value))  # at once: other threads may add to it meanwhile
+        elif kind is weakref.WeakSet:
+            self._set(kind.__name__, [item for ref in list(value.data) if (item := ref()) is not None])
         elif kind in (bytearray, memoryview):
             self.tokens.append(_atom(kind, bytes(value)))
         elif issubclass(kind, enum.Enum):
@@ -202,7 +204,7 @@ class Writer:
             self.write(part)
         self.tokens.append(")")
 
-    def _set(self, name: str, items: Any) -> None:
+    def _set(self, name: str, items: list[Any]) -> None:
         self.unordered = self.unordered or len(items) > 1
         outer, written = self.tokens, []
         for item in items:
@@ -317,7 +319,7 @@ class _Numbering(Writer):
             self._objects.append(value)
         self.tokens.append(f"object {self._numbers[id(value)]}")
 
-    def _set(self, name: str, items: Any) -> None:
+    def _set(self, name: str, items: list[Any]) -> None:
         """Write a set in the order of what its items are by themselves, if that tells them apart."""
         ordered = {combined(_alone(item, self._follow, self._is_own)): item for item in items}
         if len(ordered) < len(items):

@@ -12,6 +12,7 @@ from upshift.report.terminal.layout import columns
 KINDS = {
     "runs": "run",
     "results": "result of a removed run",
+    "exports": "exported pipeline",
     "values": "value",
     "cached": "value of a bucket in this machine's copy",
     "checkpoints": "folder with checkpoints",
