@@ -319,8 +319,10 @@ class _Place:
             if not os.fstat(file.fileno()).st_size:
                 self.objects.upload(_key(digest), [])
                 return
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
-                self.objects.upload(_key(digest), [view])
+            # Not closed here: an error on the way may keep a view of it for a while.
+            self.objects.upload(
+                _key(digest), [memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))]
+            )
 
     def lacks(self, run: str, key: str, size: int) -> bool:
         """Whether a file is not there, or there in another length, or may have another content."""

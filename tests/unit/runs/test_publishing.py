@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from upshift.runs.copying import check_store
 from upshift.runs.stores import bucket_lease
 from upshift.runs.stores.lease import BEAT, EXPIRY, Lease, Time, ask_to_cancel, held
 from upshift.runs.stores.publishing import Publisher, publish_left
+from upshift.runtime.storage.digest import Bytes
+from upshift.runtime.storage.objects.base import Version
 from upshift.runtime.storage.objects.folder import FolderObjects
 from upshift.runtime.storage.replica import Note
 from upshift.runtime.storage.store import Store, open_store
@@ -328,3 +330,20 @@ def test_a_result_waits_for_all_files_of_its_attempt_at_once(machine: Callable[[
     )  # fmt: skip
     assert direct.create_result(made)
     assert node.bucket.asked[-1].endswith("result.json") and len(node.bucket.asked) >= len(endings) + 1
+
+
+def test_an_upload_whose_content_is_still_looked_at_is_one_all_the_same(
+    machine: Callable[[str], Machine],
+) -> None:
+    here = machine("here")
+    a_run(here.store)
+    kept: list[memoryview] = []  # as the traceback of a connection that was stale keeps it
+    upload = here.bucket.upload
+
+    def keeping(key: str, buffers: Sequence[Bytes]) -> Version:
+        kept.extend(memoryview(buffer).cast("B") for buffer in buffers)
+        return upload(key, buffers)
+
+    here.bucket.upload = keeping  # type: ignore[method-assign]
+    here.publish()
+    assert kept and problems(here.bucket) == []

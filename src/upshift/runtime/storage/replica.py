@@ -400,8 +400,8 @@ def upload(objects: Objects, key: str, path: str) -> None:
         if not os.fstat(file.fileno()).st_size:
             objects.put(key, b"")
             return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
-            objects.upload(key, [view])
+        # Not closed here: an error on the way, such as a stale connection, may keep a view of it for a while.
+        objects.upload(key, [memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))])
 
 
 def replica_at(root: str) -> Replica | None:
