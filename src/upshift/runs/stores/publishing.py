@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from upshift.errors import LeaseLost, NotFound, RunOwned, StoreUnavailable, UpshiftError
+from upshift.errors import LeaseLost, RunOwned, StoreUnavailable, UpshiftError
+from upshift.runs.catalog.removals import removed
 from upshift.runs.stores.lease import Lease
 from upshift.runs.stores.uploads import uploads_of
 from upshift.runtime.storage.memo import Signature, signature_of
@@ -339,11 +340,6 @@ def publish_left(store: Store, tell: Callable[[str], None] = lambda line: None) 
             continue
         except UpshiftError as error:
             tell(f"run {run} could not be published: {error.what}")
-
-
-def removed(run: str) -> NotFound:
-    """The error for a run that ``gc`` has removed."""
-    return NotFound(f"run {run} was removed by upshift gc", fix="Start it anew.")
 
 
 def _listed(folder: str) -> list[str]:

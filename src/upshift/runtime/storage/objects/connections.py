@@ -165,8 +165,13 @@ class _Inherited:
 
 
 def _close(connections: dict[http.client.HTTPConnection, socket.socket | None]) -> None:
+    """Close them, also while another thread reads: closing would wait for that read to end."""
     while connections:
-        connections.popitem()[0].close()
+        connection, connected = connections.popitem()
+        if connected is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                connected.shutdown(socket.SHUT_RDWR)
+        connection.close()
 
 
 def _ask(

@@ -1,11 +1,15 @@
-"""Connections in forked children: they are closed there, and nobody waits for the parent's threads."""
+"""Connections that a thread reads from: closed under it, and in a forked child, where that thread is not."""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import select
 import socket
 import threading
+import time
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from upshift.runtime.storage.objects.connections import Connections
@@ -13,7 +17,9 @@ from upshift.runtime.storage.objects.connections import Connections
 HALF = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
 
 
-def test_a_fork_leaves_a_connection_that_a_thread_reads_from_and_lets_go_of_it() -> None:
+@contextlib.contextmanager
+def watched() -> Iterator[tuple[Connections, list[bytes], socket.socket, threading.Thread]]:
+    """Connections, one of which a thread reads from; what it has read, and the other end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = urlsplit(f"http://127.0.0.1:{server.getsockname()[1]}")
         connections = Connections()
@@ -24,14 +30,22 @@ def test_a_fork_leaves_a_connection_that_a_thread_reads_from_and_lets_go_of_it()
             with connections.response("GET", url, "/", {}) as answer:
                 read.append(answer.read(5))
                 begun.set()
-                read.append(answer.readline())  # holds the lock of its buffer until the server says more
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    read.append(answer.readline())  # holds the lock of its buffer until the server says more
 
-        thread = threading.Thread(target=watch)
+        thread = threading.Thread(target=watch, daemon=True)
         thread.start()
         there, _ = server.accept()
-        there.recv(4096)
-        there.sendall(HALF)
-        assert begun.wait(10)
+        with there:
+            there.recv(4096)
+            there.sendall(HALF)
+            assert begun.wait(10)
+            yield connections, read, there, thread
+            connections.close()
+
+
+def test_a_fork_leaves_a_connection_that_a_thread_reads_from_and_lets_go_of_it() -> None:
+    with watched() as (connections, read, there, thread):
         for _ in range(20):  # the thread is in its read, or about to
             descriptor = connections_of(connections)
             child = os.fork()
@@ -41,8 +55,16 @@ def test_a_fork_leaves_a_connection_that_a_thread_reads_from_and_lets_go_of_it()
         there.sendall(b"6\r\nworld\n\r\n0\r\n\r\n")  # the parent's connection is as it was
         thread.join(10)
         assert read == [b"hello", b"world\n"]
-        there.close()
-        connections.close()
+
+
+def test_closing_does_not_wait_for_a_thread_that_reads() -> None:
+    with watched() as (connections, _, _, thread):
+        time.sleep(0.1)  # it is in its read
+        closing = threading.Thread(target=connections.close, daemon=True)
+        closing.start()
+        closing.join(10)
+        thread.join(10)
+        assert not closing.is_alive() and not thread.is_alive()
 
 
 def connections_of(connections: Connections) -> int:
