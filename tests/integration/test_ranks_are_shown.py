@@ -10,6 +10,8 @@ import upshift
 from project import Outcome, Project
 
 TRAIN = """
+import os
+import time
 import upshift
 from upshift import run_with_torchrun
 
@@ -18,12 +20,15 @@ from upshift import run_with_torchrun
 def train(fails: int = -1) -> int:
     rank = upshift.current.rank
     for epoch in range(2):
-        print(f"epoch {epoch} of rank {rank}")
+        print(f"epoch {epoch} of rank {rank}", flush=True)
         upshift.log(step=epoch, loss=10.0 * rank + epoch)
     if rank == 1:
         upshift.log(only_here=True)
     upshift.current.card.append(f"card of **{rank}**", title="Card")
+    open(f"printed-{rank}", "w").close()
     if rank == fails:
+        while not all(os.path.exists(f"printed-{other}") for other in range(3)):
+            time.sleep(0.01)
         raise ValueError(f"no batch for rank {rank}")
     return rank + 40
 
