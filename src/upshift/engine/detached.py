@@ -63,12 +63,12 @@ from upshift.report.progress import Progress
 from upshift.runs.catalog.catalog import catalog_place
 from upshift.runs.catalog.detached import Detached
 from upshift.runs.catalog.rebuild import open_catalog
-from upshift.runs.catalog.removals import removed
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.lease import Lease, here
 from upshift.runs.stores.publishing import published
 from upshift.runtime.storage import edits
+from upshift.runtime.storage.condemned import removed
 
 ORDER = "UPSHIFT_ENGINE"
 """The variable in which a submitted engine finds its :class:`Order`."""

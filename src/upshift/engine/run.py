@@ -58,13 +58,14 @@ from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.detached import Detached, awaits_engine
 from upshift.runs.catalog.endings import record_ending
 from upshift.runs.catalog.rebuild import open_catalog
-from upshift.runs.catalog.removals import forget_removed, removed
+from upshift.runs.catalog.removals import forget_removed
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.history.growth import growth_of
 from upshift.runs.history.runs import Run
 from upshift.runs.stores.lease import Lease, here
 from upshift.runtime.step import randomness
 from upshift.runtime.storage import artifacts, edits
+from upshift.runtime.storage.condemned import removed
 from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:

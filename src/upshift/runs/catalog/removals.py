@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from upshift.errors import NotFound
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runtime.storage.objects.base import Version
 from upshift.runtime.storage.records import safe, task_path
@@ -40,8 +39,3 @@ def forget(catalog: Catalog | None, store: Store, gone: set[str]) -> None:
     paths = set(map(task_path, kept))
     for run in gone:
         store.replica.forget_run(run, paths)
-
-
-def removed(run: str) -> NotFound:
-    """The error for a run that ``gc`` has removed."""
-    return NotFound(f"run {run} was removed by upshift gc", fix="Start it anew.")

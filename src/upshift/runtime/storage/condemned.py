@@ -20,7 +20,7 @@ from collections.abc import Collection
 
 import attrs
 
-from upshift.errors import StoreError, StoreUnavailable
+from upshift.errors import NotFound, StoreError, StoreUnavailable
 from upshift.runtime.storage.objects.base import Objects, Version
 
 STATE = "gc/state"
@@ -130,3 +130,8 @@ class Condemned:
                     fix="Run it again: upshift gc",
                 )
             time.sleep(1.0)
+
+
+def removed(run: str) -> NotFound:
+    """The error for a run that ``gc`` has removed."""
+    return NotFound(f"run {run} was removed by upshift gc", fix="Start it anew.")

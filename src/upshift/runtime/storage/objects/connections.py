@@ -49,12 +49,12 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
         self._open: dict[http.client.HTTPConnection, socket.socket | None] = {}
-        weakref.finalize(self, _close, self._open)
+        weakref.finalize(self, _close, self._open, self._idle)
         self._in_fork = forks.private(_Inherited(weakref.ref(self)))
 
     def close(self) -> None:
         """Close all of them; the next request opens another one."""
-        _close(self._open)
+        _close(self._open, self._idle)
         self._idle.clear()
 
     def abandon(self) -> None:
@@ -111,7 +111,8 @@ class Connections:
             answer = _ask(connection, method, target, headers, body, reused=reused)
             yield answer
         finally:
-            if answer is not None and answer.isclosed() and not answer.will_close:
+            whole = answer is not None and answer.isclosed() and not answer.will_close
+            if whole and connection in self._open:  # else it was shut down
                 with self._lock:
                     idle = self._idle.setdefault(key, [])
                     if len(idle) < _IDLE:
@@ -164,14 +165,19 @@ class _Inherited:
             connections.abandon()
 
 
-def _close(connections: dict[http.client.HTTPConnection, socket.socket | None]) -> None:
-    """Close them, also while another thread reads: closing would wait for that read to end."""
-    while connections:
-        connection, connected = connections.popitem()
-        if connected is not None:
-            with contextlib.suppress(OSError):  # it is closed already
+def _close(
+    opened: dict[http.client.HTTPConnection, socket.socket | None],
+    idle: Mapping[tuple[str, str], Sequence[http.client.HTTPConnection]],
+) -> None:
+    """Close those that nobody uses. Who reads from another one hears that it is gone, and closes it."""
+    unused = {connection for kept in list(idle.values()) for connection in kept}
+    while opened:
+        connection, connected = opened.popitem()
+        if connection in unused:
+            connection.close()
+        elif connected is not None:  # closing it here would wait for the end of that read
+            with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
-        connection.close()
 
 
 def _ask(
