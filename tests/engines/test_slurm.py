@@ -127,8 +127,8 @@ def slow(one_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
         watching = Watching(tmp_path_factory.mktemp("slow"))
         handle, limited = watching.submit("wait")
         watching.watched.until(Started, handle)
-        # In place of a minute, the least that Slurm knows.
-        here.run("scontrol", "update", f"JobId={here.job(handle.rpartition('-')[0])}", "EndTime=now")
+        # In place of a minute, the least that Slurm knows; "now" is refused where its clock ticks meanwhile.
+        here.run("scontrol", "update", f"JobId={here.job(handle.rpartition('-')[0])}", "EndTime=now+2")
         devices, without = watching.granted("wait", gpu_count=2)
     yield {"watching": watching, "limited": (handle, limited), "devices": (devices, without)}
     watching.ground.close()
