@@ -92,6 +92,10 @@ const reload = () => {
 };
 if (every && pause) {
   history.scrollRestoration = "manual";
-  pause.addEventListener("click", () => pause.setAttribute("aria-pressed", String(pause.getAttribute("aria-pressed") !== "true")));
+  // A reload may be under way when it is pressed: the page that comes then waits, too.
+  const paused = place + " paused";
+  const wait = (waits) => { pause.setAttribute("aria-pressed", String(waits)); memory.set(session, paused, waits); };
+  wait(memory.get(session, paused) === true);
+  pause.addEventListener("click", () => wait(pause.getAttribute("aria-pressed") !== "true"));
   window.setInterval(reload, every * 1000);
 }
