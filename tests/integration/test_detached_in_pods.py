@@ -140,6 +140,7 @@ def test_what_was_submitted_runs_in_pods_and_is_followed_from_another_machine(
     steps = [job for job in server.all("jobs") if job not in engines(server)]
     assert [job["spec"]["template"]["spec"]["automountServiceAccountToken"] for job in steps] == [False]
     other = Project(project.folder, project.folder.parent / "other")
+    until(lambda: other.show(run)["status"] == "running", "the bucket does not say that it runs")
     refused = other.upshift("resume", run, "--same-code", expect=2)
     assert f"another engine owns run {run}" in refused.err
     go_on(project)

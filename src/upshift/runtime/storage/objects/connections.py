@@ -54,8 +54,11 @@ class Connections:
 
     def close(self) -> None:
         """Close all of them; the next request opens another one."""
-        _close(self._open, self._idle)
-        self._idle.clear()
+        with self._lock:
+            opened, idle = dict(self._open), dict(self._idle)
+            self._open.clear()
+            self._idle.clear()
+        _close(opened, idle)
 
     def abandon(self) -> None:
         """In a forked child: let go of the descriptors, and touch nothing else of the parent's.
@@ -111,11 +114,10 @@ class Connections:
             answer = _ask(connection, method, target, headers, body, reused=reused)
             yield answer
         finally:
-            whole = answer is not None and answer.isclosed() and not answer.will_close
-            if whole and connection in self._open:  # else it was shut down
+            if answer is not None and answer.isclosed() and not answer.will_close:
                 with self._lock:
                     idle = self._idle.setdefault(key, [])
-                    if len(idle) < _IDLE:
+                    if connection in self._open and len(idle) < _IDLE:  # else it was shut down meanwhile
                         idle.append(connection)
                         connection = None
             if connection is not None:
