@@ -114,7 +114,8 @@ def export_kubeflow(
     **said: Any,  # what :func:`exported` takes beside them
 ) -> str:
     """Put what a pipeline needs into the bucket, and give it as Kubeflow has pipelines."""
-    from upshift.backends.kubeflow.pipeline import Pod, pipeline_of, refuse_inexpressible
+    from upshift.backends.kubeflow.pipeline import pipeline_of, refuse_inexpressible
+    from upshift.backends.kubeflow.pods import Pod
 
     def refuse(graph: Graph) -> None:
         for name in graph.used:

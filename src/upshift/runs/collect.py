@@ -190,7 +190,7 @@ class _Collector:
         for folder, wanted in indices.items():
             for path in files_of(f"{self._runs}/{folder}"):
                 if os.path.basename(path).partition(".")[0] in wanted:
-                    self._reference(path)
+                    refer(self._references, path)
 
     # 1: runs that are to go
 
@@ -240,19 +240,9 @@ class _Collector:
             self._tell("reading the records of runs", number, len(kept))
             size = 0
             for path in files_of(f"{self._runs}/{run}"):
-                self._reference(path)
+                refer(self._references, path)
                 size += _size(path)
             self._done.kept.add("runs", size)
-
-    def _reference(self, path: str) -> None:
-        try:
-            self._references.add_file(path)
-        except NotSerializable as error:
-            raise StoreError(
-                f"gc cannot know what {path} refers to, and removes no content",
-                why=error.what,
-                fix=error.fix,
-            ) from error
 
     # 3: removed runs
 
@@ -293,7 +283,7 @@ class _Collector:
                     task = _task_of(path[len(self._runs) + 1 :])
                     if task is not None and (task in wanted or task in self._claimed.tasks):
                         left.add(task)
-                        self._reference(path)
+                        refer(self._references, path)
                         self._done.kept.add("results", _size(path), 0)
                     elif path != marker:
                         size += self._remove(path)
@@ -405,3 +395,21 @@ def _digest(name: str) -> bytes | None:
         return bytes.fromhex(name) if len(name) == 64 else None
     except ValueError:  # nothing that Upshift has put there
         return None
+
+
+def refer(references: References, path: str) -> None:
+    """Have kept what a record refers to.
+
+    Raises
+    ------
+    StoreError
+        That cannot be known, so nothing may be removed.
+    """
+    try:
+        references.add_file(path)
+    except NotSerializable as error:
+        raise StoreError(
+            f"gc cannot know what {path} refers to, and removes no content",
+            why=error.what,
+            fix=error.fix,
+        ) from error

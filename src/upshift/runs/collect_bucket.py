@@ -25,12 +25,12 @@ from typing import Any
 
 import attrs
 
-from upshift.errors import NotSerializable, RunOwned, StoreError, StoreUnavailable, UsageError
+from upshift.errors import RunOwned, StoreError, StoreUnavailable, UsageError
 from upshift.model.spec.codec import from_json
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.removals import forget as forget_here
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
-from upshift.runs.collect import Collected, Tally, Tell
+from upshift.runs.collect import Collected, Tally, Tell, refer
 from upshift.runs.stores.bucket_lease import BucketLease, key_of, owner_of, seen_to_live
 from upshift.runs.stores.claimed import Claimed
 from upshift.runs.stores.exports import EXPORTS
@@ -281,7 +281,7 @@ class _Collector:
                 self._add_run(run)
         for run in self._replica.unpublished():  # what this machine has not put there yet
             for path in files_of(f"{self._store.address}/runs/{run}"):
-                self._reference(path)
+                refer(self._references, path)
         if self._catalog is not None:
             origins = self._catalog.origins()
             self._references.tasks.update(task for run, task in origins if safe(run) not in gone)
@@ -310,7 +310,7 @@ class _Collector:
 
     def _add_run(self, run: str) -> None:
         for path in files_of(f"{self._store.address}/runs/{run}"):
-            self._reference(path)
+            refer(self._references, path)
         for key in self._files[run]:
             # Of an attempt that has left no result, only what it has to show names what it has saved.
             if key.endswith(".cards") and f"{key.removesuffix('cards')}result.json" not in self._files[run]:
@@ -339,16 +339,6 @@ class _Collector:
         found = self._objects.get(key)
         if found is not None:
             references.add_record(key, bytes(found.data))
-
-    def _reference(self, path: str) -> None:
-        try:
-            self._references.add_file(path)
-        except NotSerializable as error:
-            raise StoreError(
-                f"gc cannot know what {path} refers to, and removes no content",
-                why=error.what,
-                fix=error.fix,
-            ) from error
 
     def _list_blobs(self) -> None:
         if not self._blobs:
@@ -514,7 +504,7 @@ class _Collector:
             if self._now - upload.begun > DAY:
                 self._done.removed.add("temporary", upload.size)
                 if not self._dry:
-                    self._objects.drop_upload(upload)
+                    upload.drop()
 
     def _remove(self, keys: Collection[str]) -> None:
         if self._dry:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from upshift.authoring.loading import load_pipeline
 from upshift.backends.base import Ask, Offer
 from upshift.backends.kubeflow.backend import KubeflowBackend
-from upshift.backends.kubeflow.pipeline import Pod, pipeline_of, refuse_inexpressible
+from upshift.backends.kubeflow.pipeline import pipeline_of, refuse_inexpressible
+from upshift.backends.kubeflow.pods import Pod
 from upshift.backends.yaml_text import yaml_of
 from upshift.errors import ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target

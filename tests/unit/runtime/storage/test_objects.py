@@ -133,9 +133,9 @@ def test_uploads_that_were_never_completed_are_found_and_dropped(objects: Object
     (found,) = objects.unfinished_uploads()
     assert (found.key, found.size) == ("cut/ä b", 2 * PART)
     assert found.begun == seconds("2010-11-10T20:48:33.000Z")  # as moto says of each
-    objects.drop_upload(found)
+    found.drop()
     assert list(objects.unfinished_uploads()) == []
-    objects.drop_upload(found)
+    found.drop()
     assert keys(objects) == ["whole"]
 
 

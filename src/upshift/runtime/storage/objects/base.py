@@ -14,7 +14,7 @@ import calendar
 import contextlib
 import email.utils
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NewType, Protocol
 
@@ -60,9 +60,9 @@ class UnfinishedUpload:
     """Parts of an object that was never completed."""
 
     key: str
-    token: str  # the server's name for it
     begun: float  # by the server's clock, in seconds since the epoch
     size: int  # bytes of its parts
+    drop: Callable[[], None]  # removes them
 
 
 class Objects(Protocol):
@@ -99,9 +99,6 @@ class Objects(Protocol):
 
     def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         """Uploads in parts that nobody has completed, and that the place keeps until somebody drops them."""
-
-    def drop_upload(self, upload: UnfinishedUpload) -> None:
-        """Remove the parts of such an upload."""
 
     def upload(self, key: str, buffers: Sequence[Bytes]) -> Version:
         """Write an object of any size from buffers, one after the other; their memory is not copied."""

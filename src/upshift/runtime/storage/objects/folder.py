@@ -101,9 +101,6 @@ class FolderObjects:
     def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         return iter(())  # what a writer that was killed has left is a draft
 
-    def drop_upload(self, upload: UnfinishedUpload) -> None:
-        raise NotImplementedError("a folder has no unfinished uploads")
-
     def upload(self, key: str, buffers: Sequence[Bytes]) -> Version:
         path = self._path(key)
         with available("written", path), self._draft(buffers) as (draft, version):

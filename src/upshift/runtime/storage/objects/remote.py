@@ -175,9 +175,6 @@ class RemoteObjects(ABC):
     def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         return iter(())
 
-    def drop_upload(self, upload: UnfinishedUpload) -> None:
-        raise NotImplementedError(f"{self.address} has no unfinished uploads")
-
     def read(self, key: str, part: str) -> Answer | None:
         """A part of an object, as the header Range names it; of status 416 where there is no such part."""
         request = Request(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import os
 import uuid
@@ -136,16 +137,14 @@ class S3Objects(RemoteObjects):
             for found in page.iter("Upload"):
                 key, token = self._key(found.findtext("Key", "")), found.findtext("UploadId", "")
                 begun = seconds(found.findtext("Initiated", ""))
-                yield UnfinishedUpload(key[len(self.prefix) :], token, begun, self._size_so_far(key, token))
+                size, drop = self._size_so_far(key, token), functools.partial(self._abort, key, token)
+                yield UnfinishedUpload(key[len(self.prefix) :], begun, size, drop)
             following = None
             if page.findtext("IsTruncated") == "true":
                 following = [
                     ("key-marker", self._key(page.findtext("NextKeyMarker", ""))),
                     ("upload-id-marker", page.findtext("NextUploadIdMarker", "")),
                 ]
-
-    def drop_upload(self, upload: UnfinishedUpload) -> None:
-        self._abort(checked(upload.key, self.prefix), upload.token)
 
     def _size_so_far(self, key: str, token: str) -> int:
         size, following = 0, "0"
