@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import attrs
 from upshift.authoring.options import PipelineOptions
 from upshift.authoring.parameters.parse import parse_params
 from upshift.authoring.pipelines import Pipeline
-from upshift.errors import NotFound, UpshiftError
+from upshift.errors import NotFound
 from upshift.model.spec.codec import decode
 
 if TYPE_CHECKING:
@@ -25,53 +24,24 @@ if TYPE_CHECKING:
     from upshift.runtime.storage.store import Store
 
 
-def as_kubeflow(
+def export(
     pipeline: Pipeline[Any, Any],
     arguments: Mapping[str, object],
+    tool: str,
     *,
     options: RunOptions,
     announce: Announce,
 ) -> str:
-    """A pipeline as Kubeflow has them; what its pods need is put into the bucket of the target.
+    """A pipeline in the form of a tool; what its tasks need is put into the bucket of the target.
 
     Raises
     ------
     UpshiftError
-        Kubeflow cannot express something of it, or a target, an image or a secret is not there.
+        The tool cannot express something of it, or a target, an image or a secret is not there.
     """
-    from upshift.engine.exported import export_kubeflow
-
-    with _composed(pipeline, arguments, "kubeflow", options) as (graph, said):
-        return export_kubeflow(graph, params=_settable(graph, said["store"]), announce=announce, **said)
-
-
-def as_skypilot(
-    pipeline: Pipeline[Any, Any],
-    arguments: Mapping[str, object],
-    *,
-    options: RunOptions,
-    announce: Announce,
-) -> str:
-    """A pipeline as a chain of SkyPilot's tasks; what they need is put into the bucket of the target.
-
-    Raises
-    ------
-    UpshiftError
-        A chain cannot express something of it, or a target or an image is not there.
-    """
-    from upshift.engine.exported import export_skypilot
-
-    with _composed(pipeline, arguments, "skypilot", options) as (graph, said):
-        return export_skypilot(graph, announce=announce, **said)
-
-
-@contextlib.contextmanager
-def _composed(
-    pipeline: Pipeline[Any, Any], arguments: Mapping[str, object], backend: str, options: RunOptions
-) -> Iterator[tuple[Graph, dict[str, Any]]]:
-    """The graph of a pipeline in the store of its target; and what an export is told beside it."""
     from upshift.authoring.project import code_of
     from upshift.authoring.running import as_graph_errors, merged, source_of
+    from upshift.engine.exported import TOOLS
     from upshift.model.configuration import load_configuration
     from upshift.runtime.storage.store import open_direct
     from upshift.runtime.usercode import modules as usercode
@@ -79,7 +49,7 @@ def _composed(
     usercode.adopt_main()
     configuration = load_configuration()
     options = merged(pipeline, options)
-    options = attrs.evolve(options, target=options.target or _only_target(configuration, backend))
+    options = attrs.evolve(options, target=options.target or _only_target(configuration, tool))
     address = configuration.store_address(configuration.target(options.target))
     store = open_direct(address, **configuration.store_options)
     if store.replica is not None:
@@ -87,16 +57,15 @@ def _composed(
     with store.claims.held():
         with as_graph_errors(pipeline):
             graph = pipeline.build(arguments, store)
-        yield (
+        return TOOLS[tool](
             graph,
-            {
-                "code": code_of(pipeline.callee.function),
-                "source": source_of(pipeline),
-                "configuration": configuration,
-                "options": options,
-                "store": store,
-                "tell": lambda progress: None,
-            },
+            code=code_of(pipeline.callee.function),
+            source=source_of(pipeline),
+            configuration=configuration,
+            options=options,
+            store=store,
+            announce=announce,
+            tell=lambda progress: None,
         )
 
 
@@ -112,20 +81,6 @@ def _only_target(configuration: Configuration, backend: str) -> str:
         else f'Add one to upshift.toml: [targets.NAME] with backend = "{backend}" and '
         'store = "s3://team/upshift".',
     )
-
-
-def _settable(graph: Graph, store: Store) -> dict[str, Any]:
-    """The parameters that a form of Kubeflow's can hold: plain data, as JSON has it."""
-    from upshift.runtime.storage.artifacts import load
-
-    found: dict[str, Any] = {}
-    for name, artifact in graph.params.items():
-        with contextlib.suppress(TypeError, ValueError, UpshiftError):
-            value = load(artifact, store)
-            kinds = (bool, int, float, str, list, dict)
-            if type(value) in kinds and json.loads(json.dumps(value, allow_nan=False)) == value:
-                found[name] = value
-    return found
 
 
 def changed(order: Order, given: Mapping[str, str]) -> dict[str, str]:

@@ -59,7 +59,7 @@ def kubeflow(**said: Any) -> None:
     --on, the target is the only one of the configuration with the backend kubeflow. Images are built and
     pushed; code and what else pods need goes into the target's bucket. Nothing runs.
     """
-    _export("as_kubeflow", **said)
+    _export("kubeflow", **said)
 
 
 @click.command(cls=shared.PipelineCommand)
@@ -72,11 +72,11 @@ def skypilot(**said: Any) -> None:
     pushed; code and what else machines need goes into the target's bucket. Nothing runs, and SkyPilot need
     not be installed.
     """
-    _export("as_skypilot", **said)
+    _export("skypilot", **said)
 
 
 def _export(
-    how: str,
+    tool: str,
     *,
     file: str,
     params: tuple[str, ...],
@@ -96,9 +96,10 @@ def _export(
         from upshift.authoring.flow.step_decorators import with_decorators
 
         pipeline = with_decorators(pipeline, decorators)
-    text = getattr(exporting, how)(
+    text = exporting.export(
         pipeline,
         arguments,
+        tool,
         options=RunOptions(target=target, strict=strict, tags=tags),
         announce=shared.announce,
     )

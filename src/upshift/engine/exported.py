@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from queue import SimpleQueue
@@ -32,6 +33,7 @@ from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.launch import Launch
 from upshift.model.spec.task import Code
 from upshift.runs.stores.exports import write_export
+from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.replica import blob_key
 from upshift.runtime.storage.store import Store
 
@@ -109,13 +111,15 @@ Refuse = Callable[[Graph], None]
 def export_kubeflow(
     graph: Graph,
     *,
-    params: Mapping[str, Any],  # those that a run may set, and their defaults, as plain data
     source: Mapping[str, Any],
+    store: Store,
     **said: Any,  # what :func:`exported` takes beside them
 ) -> str:
     """Put what a pipeline needs into the bucket, and give it as Kubeflow has pipelines."""
     from upshift.backends.kubeflow.pipeline import pipeline_of, refuse_inexpressible
     from upshift.backends.kubeflow.pods import Pod
+
+    params = _settable(graph, store)
 
     def refuse(graph: Graph) -> None:
         for name in graph.used:
@@ -123,7 +127,7 @@ def export_kubeflow(
         sketch = {name: Pod(image="", command=()) for name in graph.used}
         pipeline_of(graph, sketch, Pod(image="", command=()), params=params, description="")
 
-    with exported(graph, "kubeflow", refuse, params=params, source=source, **said) as made:
+    with exported(graph, "kubeflow", refuse, params=params, source=source, store=store, **said) as made:
 
         def pod(name: str) -> Pod:
             definition = made.graph.steps[name]
@@ -171,6 +175,22 @@ def export_skypilot(graph: Graph, *, source: Mapping[str, Any], **said: Any) -> 
             for name, step in chain_of(made.graph)
         ]
         return pipeline_of(made.graph.pipeline, links, file=str(source.get("file")))
+
+
+TOOLS = {"kubeflow": export_kubeflow, "skypilot": export_skypilot}
+"""What gives a pipeline in the form of a tool, by the name of its backend."""
+
+
+def _settable(graph: Graph, store: Store) -> dict[str, Any]:
+    """The parameters that a form of Kubeflow's can hold: plain data, as JSON has it."""
+    found: dict[str, Any] = {}
+    for name, artifact in graph.params.items():
+        with contextlib.suppress(TypeError, ValueError, UpshiftError):
+            value = artifacts.load(artifact, store)
+            kinds = (bool, int, float, str, list, dict)
+            if type(value) in kinds and json.loads(json.dumps(value, allow_nan=False)) == value:
+                found[name] = value
+    return found
 
 
 def chain_of(graph: Graph) -> list[tuple[str, str]]:
