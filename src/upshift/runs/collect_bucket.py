@@ -3,7 +3,7 @@
 ::
 
     1  runs that are to go: run.json becomes removed.json          from here on nobody reuses them
-    2  read all records of all other runs                          what they refer to is kept
+    2  read all records of all other runs                          see upshift.runs.bucket_survey
     3  condemn the rest, and look which engines are at work        see upshift.runtime.storage.condemned
     4  read what was recorded since, and remove what is condemned and not referred to
 
@@ -16,7 +16,6 @@ Ages are by the clock of the bucket's server alone.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import time
@@ -27,15 +26,14 @@ import attrs
 
 from upshift.errors import RunOwned, StoreError, StoreUnavailable, UsageError
 from upshift.model.spec.codec import from_json
+from upshift.runs.bucket_survey import DAY, Survey, digest_of_key, task_of
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.removals import forget as forget_here
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
-from upshift.runs.collect import Collected, Tally, Tell, refer
+from upshift.runs.collect import Collected, Tally, Tell
 from upshift.runs.stores.bucket_lease import BucketLease, key_of, owner_of, seen_to_live
 from upshift.runs.stores.claimed import Claimed
-from upshift.runs.stores.exports import EXPORTS
 from upshift.runs.stores.lease import BEAT, EXPIRY, here
-from upshift.runs.stores.references import References, files_of
 from upshift.runtime.storage.condemned import (
     CONDEMNED,
     EVERYBODY,
@@ -52,8 +50,6 @@ from upshift.runtime.storage.store import Store
 
 GC = "gc"
 """What its lease is for, where engines have the id of a run."""
-DAY = 86_400.0
-"""Seconds after which an engine without a sign of life is dead, and content that no run ever named is old."""
 _MOST = 50_000
 """Blobs that are condemned at once: everybody who starts meanwhile reads their names."""
 _MARKED = (RUN_RECORD, PACK)
@@ -97,14 +93,10 @@ class _Collector:
         self._replica = replica
         self._objects = replica.objects
         self._catalog = catalog
-        self._exports_before = exports_before
         self._dry = dry_run
         self._tell = tell
         self._lease: BucketLease | None = None
-        self._files: dict[str, dict[str, Meta]] = {}  # objects of each run
-        self._read: dict[str, Version] = {}  # records of kept runs that were searched, by key
-        self._references = References(store)
-        self._of_removed = References(store)
+        self._seen = Survey(store, replica, catalog, exports_before, tell)
         self._blobs: dict[str, Meta] = {}
         self._cleared: set[str] = set()  # removed runs of which nothing is left that may go
         self._done = Collected()
@@ -118,38 +110,38 @@ class _Collector:
                 self._list_blobs()
                 state, version = self._finish(state, version, asked)
             if state.phase == IDLE:
-                self._survey()
+                self._seen.look()
                 self._list_blobs()
-                blobs = self._unneeded()
-                while self._gone() - self._cleared or blobs:
+                blobs = self._seen.unneeded(self._blobs)
+                while self._seen.gone() - self._cleared or blobs:
                     some, blobs = blobs[:_MOST], blobs[_MOST:]
                     state, version = self._condemn(some, version)
                     state, version = self._finish(state, version, asked)
                     if state.phase != IDLE:
                         self._done.later.add("values", sum(map(self._size_of, blobs)), len(blobs))
                         break
-            self._sweep_checkpoints(self._gone(), self._at_work())
+            self._sweep_checkpoints(self._seen.gone(), self._at_work())
             self._sweep_uploads()
         self._count_kept()
         return self._done
 
     def foretell(self, chosen: Collection[str]) -> Collected:
         """What :meth:`run` would do now, as far as that can be known without doing it."""
-        self._list_runs()
+        self._seen.list_runs()
         at_work = self._at_work()
         self._done.live |= {run for run in chosen if safe(run) in at_work}
         going = {safe(run) for run in chosen} - at_work
         self._remove_exports()
-        self._survey(going)
+        self._seen.read(going)
         self._list_blobs()
-        blobs = self._unneeded()
+        blobs = self._seen.unneeded(self._blobs)
         tally = self._done.later if at_work else self._done.removed
-        for run in sorted(self._gone(going)):
+        for run in sorted(self._seen.gone(going)):
             self._count_removed(run, self._keys_to_remove(run), tally, asked=run in going)
         tally.add("values", sum(map(self._size_of, blobs)), len(blobs))
         if tally.by_kind():
             self._done.waiting |= at_work
-        self._sweep_checkpoints(self._gone(going), at_work)
+        self._sweep_checkpoints(self._seen.gone(going), at_work)
         self._sweep_uploads()
         self._count_kept(going)
         return self._done
@@ -178,13 +170,6 @@ class _Collector:
         finally:
             lease.release()
 
-    @functools.cached_property
-    def _now(self) -> float:
-        return self._objects.now()
-
-    def _is_old(self, meta: Meta) -> bool:
-        return self._now - meta.modified > DAY
-
     def _size_of(self, key: str) -> int:
         return self._blobs[key].size if key in self._blobs else 0
 
@@ -205,7 +190,7 @@ class _Collector:
         """Mark runs as removed; give those that are."""
         if not chosen:
             return set()
-        self._list_runs()
+        self._seen.list_runs()
         at_work = self._at_work()
         marked = set()
         for run in sorted(chosen):
@@ -218,7 +203,7 @@ class _Collector:
                 self._objects.put(f"{folder}/{REMOVED}", record.data)
             self._objects.delete([*(f"{folder}/{name}" for name in _MARKED), key_of(run)])
             marked.add(safe(run))
-            files = self._files.get(safe(run), {})
+            files = self._seen.files.get(safe(run), {})
             size = sum(files[key].size for name in _MARKED if (key := f"{folder}/{name}") in files)
             self._done.removed.add("runs", size, 0)
         if self._catalog is not None and marked:
@@ -241,118 +226,14 @@ class _Collector:
         return True
 
     def _remove_exports(self) -> None:
-        old = [meta for meta in self._objects.list(EXPORTS) if self._is_to_go(meta)]
+        old = self._seen.old_exports()
         self._done.removed.add("exports", sum(meta.size for meta in old), len(old))
         self._remove([meta.key for meta in old])
-
-    def _is_to_go(self, export: Meta) -> bool:
-        return self._exports_before is not None and self._now - export.modified > self._exports_before
-
-    # 2: what is referred to
-
-    def _list_runs(self) -> None:
-        self._tell("listing runs", 0, None)
-        self._files = {}
-        for meta in self._objects.list("runs/"):
-            self._files.setdefault(meta.key.split("/")[1], {})[meta.key] = meta
-
-    def _gone(self, going: Collection[str] = ()) -> set[str]:
-        """The runs that were removed, and those that a killed engine had just begun."""
-        found = set(going) & self._files.keys()
-        for run, files in self._files.items():
-            if f"runs/{run}/{RUN_RECORD}" in files:
-                continue
-            if f"runs/{run}/{REMOVED}" in files or all(self._is_old(meta) for meta in files.values()):
-                found.add(run)
-        return found
-
-    def _survey(self, going: Collection[str] = ()) -> None:
-        """Learn what the runs that stay refer to; what was learned before is not asked for again."""
-        if not (self._dry and self._files):
-            self._list_runs()
-        gone = self._gone(going)
-        kept = sorted(self._files.keys() - gone)
-        changed = [run for run in kept if self._has_changed(run)]
-        for at in range(0, len(changed), _BATCH):
-            self._tell("reading the records of runs", at, len(changed))
-            batch = changed[at : at + _BATCH]
-            self._replica.bring_runs(batch)
-            for run in batch:
-                self._add_run(run)
-        for run in self._replica.unpublished():  # what this machine has not put there yet
-            for path in files_of(f"{self._store.address}/runs/{run}"):
-                refer(self._references, path)
-        if self._catalog is not None:
-            origins = self._catalog.origins()
-            self._references.tasks.update(task for run, task in origins if safe(run) not in gone)
-        for meta in self._objects.list(EXPORTS):
-            if not self._is_to_go(meta) and self._read.get(meta.key) != meta.version:
-                self._read[meta.key] = meta.version
-                self._add_export(meta.key)
-        wanted = self._references.task_paths()
-        for run in sorted(gone):
-            self._add_removed(run, wanted)
-
-    def _add_export(self, key: str) -> None:
-        """What an exported pipeline needs: its order, whose digest is in the key, and what that names."""
-        found = self._objects.get(key)
-        if found is not None:
-            self._references.blobs.add(bytes.fromhex(key.removeprefix(EXPORTS).removesuffix(".json")))
-            self._references.add_record(key, bytes(found.data))
-
-    def _has_changed(self, run: str) -> bool:
-        found = False
-        for key, meta in self._files[run].items():
-            if key.endswith(".json") and self._read.get(key) != meta.version:
-                self._read[key] = meta.version
-                found = True
-        return found
-
-    def _add_run(self, run: str) -> None:
-        for path in files_of(f"{self._store.address}/runs/{run}"):
-            refer(self._references, path)
-        for key in self._files[run]:
-            # Of an attempt that has left no result, only what it has to show names what it has saved.
-            if key.endswith(".cards") and f"{key.removesuffix('cards')}result.json" not in self._files[run]:
-                self._add_object(key, self._references)
-
-    def _add_removed(self, run: str, wanted: set[str]) -> None:
-        """Results that others have refer to content; all others say what may go at once."""
-        keys = [key for key in self._files[run] if key.endswith(".json")]
-        for key in keys:
-            if self._read.get(key) == self._files[run][key].version:
-                continue
-            self._read[key] = self._files[run][key].version
-            self._add_object(key, self._of_removed)
-        for key in keys:
-            if _task_of(key) in wanted:
-                self._add_object(key, self._references)
-
-    def _add_object(self, key: str, references: References) -> None:
-        path = f"{self._store.address}/{key}"
-        with contextlib.suppress(FileNotFoundError):
-            with open(path, "rb") as file:
-                content = file.read()
-            if len(content) == self._files[key.split("/")[1]][key].size:
-                references.add_record(key, content)
-                return
-        found = self._objects.get(key)
-        if found is not None:
-            references.add_record(key, bytes(found.data))
 
     def _list_blobs(self) -> None:
         if not self._blobs:
             self._tell("listing content", 0, None)
-            self._blobs = {m.key: m for m in self._objects.list("blobs/") if _digest(m.key) is not None}
-
-    def _unneeded(self) -> list[str]:
-        """The keys of blobs that no kept run refers to; those that none ever did, only if they are old."""
-        kept, of_removed = self._references.blobs, self._of_removed.blobs
-        return [
-            key
-            for key, meta in self._blobs.items()
-            if (digest := _digest(key)) not in kept and (digest in of_removed or self._is_old(meta))
-        ]
+            self._blobs = {m.key: m for m in self._objects.list("blobs/") if digest_of_key(m.key) is not None}
 
     # 3: who may need what is condemned
 
@@ -363,14 +244,18 @@ class _Collector:
             run = meta.key.removeprefix("leases/")
             if run != GC and self._is_at_work(run, meta):
                 found.add(run)
-        for run, files in self._files.items():
+        for run, files in self._seen.files.items():
             news = (meta for key, meta in files.items() if key.startswith(f"runs/{run}/live/"))
-            if run not in found and any(not self._is_old(meta) for meta in news) and self._is_unfinished(run):
+            if (
+                run not in found
+                and any(not self._seen.is_old(meta) for meta in news)
+                and self._is_unfinished(run)
+            ):
                 found.add(run)
         return found
 
     def _is_at_work(self, run: str, meta: Meta) -> bool:
-        if seen_to_live(owner_of(run, self._objects)) is False or self._is_old(meta):
+        if seen_to_live(owner_of(run, self._objects)) is False or self._seen.is_old(meta):
             if not self._dry:
                 self._objects.delete([meta.key])
             return False
@@ -384,7 +269,7 @@ class _Collector:
             return True
 
     def _condemn(self, blobs: Collection[str], version: Version | None) -> tuple[State, Version]:
-        runs = frozenset(self._gone())
+        runs = frozenset(self._seen.gone())
         new = State(phase=CONDEMNED, runs=runs, blobs=frozenset(blobs), engines=frozenset({EVERYBODY}))
         return new, self._write(new, version)
 
@@ -394,7 +279,7 @@ class _Collector:
         self, state: State, version: Version | None, asked: Collection[str]
     ) -> tuple[State, Version | None]:
         """Remove what is condemned, if nobody is at work who may not know of it."""
-        self._list_runs()
+        self._seen.list_runs()
         at_work = self._at_work()
         if state.phase == CONDEMNED:
             if EVERYBODY in state.engines:  # whoever begins from here on knows of it
@@ -404,10 +289,10 @@ class _Collector:
                 self._done.later.add("values", sum(map(self._size_of, state.blobs)), len(state.blobs))
                 self._count_later(state.runs, asked)
                 return state, version
-            self._survey()
+            self._seen.look()
             state, version = self._change(state, version, phase=REMOVING)
         else:
-            self._survey()
+            self._seen.look()
         self._clear_runs(state.runs, asked)
         doomed = sorted(k for k in state.blobs & self._blobs.keys() if self._is_unneeded(k))
         self._done.removed.add("values", sum(map(self._size_of, doomed)), len(doomed))
@@ -415,17 +300,19 @@ class _Collector:
         self._remove_here(doomed)
         for key in doomed:
             del self._blobs[key]
-        left = {run for run in self._gone() if len(self._keys_to_remove(run)) < len(self._files[run])}
+        left = {
+            run for run in self._seen.gone() if len(self._keys_to_remove(run)) < len(self._seen.files[run])
+        }
         state = State(runs=frozenset(left))
         version = self._write(state, version)
         self._replica.removals_seen(version)
         return state, version
 
     def _is_unneeded(self, key: str) -> bool:
-        return _digest(key) not in self._references.blobs
+        return digest_of_key(key) not in self._seen.references.blobs
 
     def _clear_runs(self, runs: Collection[str], asked: Collection[str]) -> None:
-        gone = self._gone() & set(runs) - self._cleared
+        gone = self._seen.gone() & set(runs) - self._cleared
         for run in sorted(gone):
             keys = self._keys_to_remove(run)
             self._count_removed(run, keys, self._done.removed, asked=run in asked)
@@ -434,8 +321,8 @@ class _Collector:
         forget_here(self._catalog, self._store, gone)
 
     def _count_later(self, runs: Collection[str], asked: Collection[str]) -> None:
-        self._survey()
-        for run in sorted(self._gone() & set(runs)):
+        self._seen.look()
+        for run in sorted(self._seen.gone() & set(runs)):
             self._count_removed(run, self._keys_to_remove(run), self._done.later, asked=run in asked)
 
     def _change(self, state: State, version: Version | None, **changes: Any) -> tuple[State, Version | None]:
@@ -459,16 +346,16 @@ class _Collector:
 
     def _keys_to_remove(self, run: str) -> list[str]:
         """The objects of a removed run that nobody has reused; with the mark, if nothing else is left."""
-        wanted, marker = self._references.task_paths(), f"runs/{run}/{REMOVED}"
-        keys = [key for key in self._files[run] if _task_of(key) not in wanted]
-        return [key for key in keys if key != marker] if len(keys) < len(self._files[run]) else keys
+        wanted, marker = self._seen.references.task_paths(), f"runs/{run}/{REMOVED}"
+        keys = [key for key in self._seen.files[run] if task_of(key) not in wanted]
+        return [key for key in keys if key != marker] if len(keys) < len(self._seen.files[run]) else keys
 
     def _count_removed(self, run: str, keys: Collection[str], tally: Tally, *, asked: bool) -> None:
-        files = self._files[run]
+        files = self._seen.files[run]
         size = sum(files[key].size for key in keys if key != f"runs/{run}/{REMOVED}")
         stay = files.keys() - set(keys) - {f"runs/{run}/{REMOVED}"}
-        self._done.kept.add("results", sum(files[key].size for key in stay), len(set(map(_task_of, stay))))
-        went = {_task_of(key) or run for key in keys if key != f"runs/{run}/{REMOVED}"}
+        self._done.kept.add("results", sum(files[key].size for key in stay), len(set(map(task_of, stay))))
+        went = {task_of(key) or run for key in keys if key != f"runs/{run}/{REMOVED}"}
         if asked or run in went:
             tally.add("runs", size)
         elif went:
@@ -483,7 +370,7 @@ class _Collector:
             run, step, index = (*folder.split("/"), "", "")[:3]
             if run in at_work or not (
                 run in gone
-                or (run not in self._files and all(map(self._is_old, metas)))
+                or (run not in self._seen.files and all(map(self._seen.is_old, metas)))
                 or self._has_completed(run, f"runs/{run}/tasks/{step}/{index}.")
             ):
                 continue
@@ -491,7 +378,7 @@ class _Collector:
             self._remove([meta.key for meta in metas])
 
     def _has_completed(self, run: str, base: str) -> bool:
-        for key in self._files.get(run, ()):
+        for key in self._seen.files.get(run, ()):
             if key.startswith(base) and key.endswith(".result.json"):
                 found = self._objects.get(key)
                 result = None if found is None else unpack_result(bytes(found.data), key)
@@ -501,7 +388,7 @@ class _Collector:
 
     def _sweep_uploads(self) -> None:
         for upload in self._objects.unfinished_uploads():
-            if self._now - upload.begun > DAY:
+            if self._seen.now - upload.begun > DAY:
                 self._done.removed.add("temporary", upload.size)
                 if not self._dry:
                     upload.drop()
@@ -522,32 +409,17 @@ class _Collector:
         claimed = Claimed(self._store.address)
         claimed.look()
         for key in keys:
-            if _digest(key) not in claimed.blobs:
+            if digest_of_key(key) not in claimed.blobs:
                 with contextlib.suppress(OSError):
                     os.unlink(f"{self._store.address}/{key}")
 
     # Numbers
 
     def _count_kept(self, going: Collection[str] = ()) -> None:
-        gone = self._gone(going)
-        for run in self._files.keys() - gone:
-            self._done.kept.add("runs", sum(meta.size for meta in self._files[run].values()))
+        gone = self._seen.gone(going)
+        for run in self._seen.files.keys() - gone:
+            self._done.kept.add("runs", sum(meta.size for meta in self._seen.files[run].values()))
         for key, meta in self._blobs.items():
             if not self._is_unneeded(key):
                 self._done.kept.add("values", meta.size)
-        self._done.wanted = self._references.blobs
-
-
-def _task_of(key: str) -> str | None:
-    """The task that an object is about, as its path below that of all runs; None: it is about the run."""
-    folder, _, name = key.removeprefix("runs/").rpartition("/")
-    return f"{folder}/{name.partition('.')[0]}" if folder.count("/") == 2 else None
-
-
-def _digest(key: str) -> bytes | None:
-    """The digest of the blob at a key; None: nothing that Upshift has put there."""
-    with contextlib.suppress(ValueError):
-        _, _, begin, rest = key.split("/")
-        if len(begin + rest) == 64:
-            return bytes.fromhex(begin + rest)
-    return None
+        self._done.wanted = self._seen.references.blobs

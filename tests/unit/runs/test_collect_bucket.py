@@ -15,13 +15,14 @@ from machines import TASKS, Bucket, Machine, a_run
 
 from upshift.errors import StoreError, StoreUnavailable, UsageError
 from upshift.model.spec import TaskId, to_json
+from upshift.runs.bucket_survey import DAY
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.endings import Ending
 from upshift.runs.catalog.rebuild import rebuild
 from upshift.runs.catalog.removals import forget_removed
 from upshift.runs.catalog.rows import RunRow, TaskRow
 from upshift.runs.collect import Collected
-from upshift.runs.collect_bucket import DAY, GC, collect_bucket
+from upshift.runs.collect_bucket import GC, collect_bucket
 from upshift.runs.copying import check_store, copy_store
 from upshift.runs.stores import uploads
 from upshift.runs.stores.bucket_lease import BucketLease

@@ -1,0 +1,302 @@
+"""What a pipeline of Kubeflow's consists of: tasks, beside and in each other, components, executors.
+
+The form is that of ``pipeline_spec.proto``, 2.1.0. Names of channels are those that the ``kfp`` compiler
+gives, since ``kfp.local`` takes them apart.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from upshift.backends.kubeflow.pods import Object, Pod, container_of, filled, platform_of
+from upshift.errors import RequestRefused
+from upshift.model.graph import Graph
+from upshift.model.graph.growth import CHOICE, ITEMS
+
+Channel = tuple[str, str]
+"""A task, and what it says to Kubeflow under this name."""
+
+RUN = "{{$.pipeline_job_uuid}}"
+"""What Kubeflow puts the id of its run in place of."""
+_TYPES = {
+    bool: "BOOLEAN",
+    int: "NUMBER_INTEGER",
+    float: "NUMBER_DOUBLE",
+    str: "STRING",
+    list: "LIST",
+    dict: "STRUCT",
+}
+
+
+@attrs.frozen
+class Condition:
+    """That a task has said a value."""
+
+    channel: Channel
+    kind: str
+    value: str
+
+    @property
+    def policy(self) -> Object:
+        """As Kubeflow has it."""
+        return {"condition": f"inputs.parameter_values['{_channel(*self.channel)}'] == {self.value}"}
+
+
+class Pipeline:
+    """Components and executors, each under a name of its own."""
+
+    def __init__(self, graph: Graph, pods: Mapping[str, Pod], params: Mapping[str, object]) -> None:
+        self.components: dict[str, Object] = {}
+        self.executors: dict[str, Object] = {}
+        self.platforms: dict[str, Object] = {}
+        self.dags: dict[str, Dag] = {}
+        self.params = params
+        self._graph = graph
+        self._pods = pods
+        self._leaves: dict[tuple[Any, ...], str] = {}
+        self.root = Dag(self, "root", None)
+
+    def add(self, name: str, component: Object) -> str:
+        """Take a component in; gives its name."""
+        return _named(self.components, f"comp-{name}", component)
+
+    def finished(self) -> dict[str, Object]:
+        """All components, those that have tasks inside with these."""
+        return {**self.components, **{name: dag.component() for name, dag in self.dags.items()}}
+
+    def executor(self, name: str, pod: Pod, arguments: Sequence[str]) -> str:
+        """Take in what runs; gives its name."""
+        label = _named(self.executors, f"exec-{name}", {"container": container_of(pod, arguments)})
+        platform = platform_of(pod)
+        if platform:
+            self.platforms[label] = platform
+        return label
+
+    def leaf(self, step: str, inputs: Mapping[str, str], tells: Mapping[str, str], depth: int) -> str:
+        """The component of those nodes of a step that are alike; gives its name.
+
+        Parameters
+        ----------
+        inputs
+            What it gets from Kubeflow, with types; ``param-…`` are parameters of the run.
+        tells
+            What it says to Kubeflow, with types: ``items:OUTPUT``, ``flag:OUTPUT``, ``choice:OUTPUT``.
+        depth
+            In how many loops it is.
+        """
+        if len({output_name(said) for said in tells}) < len(tells):
+            raise RequestRefused(
+                f"step {step} has lists named output and items, which Kubeflow would both call Output",
+                where=self._graph.steps[step].location,
+                fix="Give one of them another name.",
+            )
+        key = (step, tuple(inputs), tuple(tells), depth)
+        if key in self._leaves:
+            return self._leaves[key]
+        arguments = ["step", "--run", RUN, "--node", _input("node")]
+        for index in _indices(depth):
+            arguments += ["--at", _input(index)]
+        for said in tells:
+            file = "{{$.outputs.parameters['" + output_name(said) + "'].output_file}}"
+            arguments += ["--tell", said, file]
+        for name in self.params:
+            if f"param-{name}" in inputs:
+                arguments += ["--param", name, _input(f"param-{name}")]
+        label = self.executor(slug(step), self._pods[step], arguments)
+        component = {"executorLabel": label, "inputDefinitions": _defined(inputs)}
+        if tells:
+            outputs = {output_name(said): kind for said, kind in tells.items()}
+            component["outputDefinitions"] = _defined(outputs)
+        self._leaves[key] = self.add(slug(step), component)
+        return self._leaves[key]
+
+    def retry_of(self, step: str) -> Object:
+        """How often Kubeflow tries a step again."""
+        retry = self._pods[step].retry
+        if not retry.times:
+            return {}
+        return {
+            "retryPolicy": {
+                "maxRetryCount": retry.times,
+                "backoffDuration": f"{math.ceil(retry.delay)}s",
+                "backoffFactor": retry.backoff,
+                "backoffMaxDuration": f"{math.ceil(retry.max_delay)}s",
+            }
+        }
+
+
+class Dag:
+    """Tasks beside each other: the root, the body of a loop, what stands under a condition."""
+
+    def __init__(self, pipeline: Pipeline, task: str, parent: Dag | None, depth: int = 0) -> None:
+        self.pipeline = pipeline
+        self.parent = parent
+        self.depth = depth  # in how many loops it is
+        self.tasks: dict[str, Object] = {}
+        self.task = task  # that of its parent which it is
+        self.kinds: dict[str, str] = {}  # types of its inputs
+        if parent is not None:
+            pipeline.dags[parent.tasks[task]["componentRef"]["name"]] = self
+
+    def place(self, name: str, component: str, *, after: Iterable[str] = (), **more: Any) -> str:
+        """Add a task; gives its name, which no other one here has."""
+        after = list(dict.fromkeys(after))
+        task = {
+            "taskInfo": {"name": name},
+            "componentRef": {"name": component},
+            **({"dependentTasks": after} if after else {}),
+            "inputs": {"parameters": {}},
+            **more,
+        }
+        made = _named(self.tasks, name, task)
+        task["taskInfo"]["name"] = made
+        return made
+
+    def step(
+        self,
+        name: str,
+        step: str,
+        *,
+        after: Iterable[str],
+        tells: Mapping[str, str],
+        condition: Condition | None = None,
+    ) -> str:
+        """Add a node of a step, which says this to Kubeflow; gives its task."""
+        first = not after and self._is_first()
+        params = self.pipeline.params if first else {}
+        kinds = {"node": "STRING", **dict.fromkeys(_indices(self.depth), "STRING")}
+        kinds |= {f"param-{param}": _TYPES[type(value)] for param, value in params.items()}
+        if condition is not None:
+            kinds[_channel(*condition.channel)] = condition.kind
+        made = self.place(
+            slug(name),
+            self.pipeline.leaf(step, kinds, tells, self.depth),
+            after=after,
+            cachingOptions={},
+            **self.pipeline.retry_of(step),
+            **({} if condition is None else {"triggerPolicy": condition.policy}),
+        )
+        inputs = self.tasks[made]["inputs"]["parameters"]
+        inputs["node"] = {"runtimeValue": {"constant": name}}
+        for index in _indices(self.depth):
+            inputs[index] = self.bring(index, "STRING")
+        for param in params:
+            inputs[f"param-{param}"] = self.bring(param, kinds[f"param-{param}"])
+        if condition is not None:
+            inputs[_channel(*condition.channel)] = self.bring_channel(condition.channel, condition.kind)
+        return made
+
+    def within(self, name: str, *, after: Iterable[str] = (), loops: bool = False, **more: Any) -> Dag:
+        """Add a task that has tasks inside."""
+        made = self.place(name, self.pipeline.add(name, {}), after=after, **more)
+        return Dag(self.pipeline, made, self, self.depth + loops)
+
+    def loop(self, name: str, items: int | Channel, *, after: Iterable[str]) -> Dag:
+        """Add a task whose tasks are there for each item: so many, or as many as another task says."""
+        index = _indices(self.depth + 1)[-1]
+        over: Object = {"itemInput": index}
+        if isinstance(items, int):
+            over["items"] = {"raw": json.dumps([str(number) for number in range(items)])}
+        else:
+            over["items"] = {"inputParameter": _channel(*items)}
+        inside = self.within(f"for-{name}", after=after, loops=True, parameterIterator=over)
+        inside.kinds[index] = "STRING"
+        if not isinstance(items, int):
+            inside.bring_channel(items, "LIST")
+        return inside
+
+    def only_if(self, name: str, condition: Condition, *, after: Iterable[str]) -> Dag:
+        """Add a task whose tasks are there under a condition."""
+        inside = self.within(f"if-{name}", after=after, triggerPolicy=condition.policy)
+        inside.bring_channel(condition.channel, condition.kind)
+        return inside
+
+    def bring_channel(self, channel: Channel, kind: str) -> Object:
+        """Where a task in here has what another one says from; that is in here, or beside what this is in."""
+        if channel[0] in self.tasks:
+            return {"taskOutputParameter": {"producerTask": channel[0], "outputParameterKey": channel[1]}}
+        return self.bring(_channel(*channel), kind, channel)
+
+    def bring(self, name: str, kind: str, channel: Channel | None = None) -> Object:
+        """Where a task in here has an input of what this is in from."""
+        if name not in self.kinds:
+            self.kinds[name] = kind
+            if self.parent is not None:
+                outside = self.parent
+                self.parent.tasks[self.task]["inputs"]["parameters"][name] = (
+                    outside.bring(name, kind) if channel is None else outside.bring_channel(channel, kind)
+                )
+        return {"componentInputParameter": name}
+
+    def component(self) -> Object:
+        """It as a component."""
+        params = self.pipeline.params if self.parent is None else {}
+        inputs = _defined(self.kinds)
+        for name, value in params.items():
+            if name in self.kinds:
+                inputs["parameters"][name] |= {"defaultValue": value, "isOptional": True}
+        return {
+            **({"inputDefinitions": inputs} if self.kinds else {}),
+            "dag": {
+                "tasks": {name: filled(task, keep="cachingOptions") for name, task in self.tasks.items()}
+            },
+        }
+
+    def _is_first(self) -> bool:
+        """Whether nothing has to end before what is in here begins."""
+        dag: Dag = self
+        while dag.parent is not None:
+            if dag.parent.tasks[dag.task].get("dependentTasks"):
+                return False
+            dag = dag.parent
+        return True
+
+
+def output_name(said: str) -> str:
+    """Kubeflow's name of what a task says to it.
+
+    A list is called ``Output``: ``kfp.local`` finds no other one that a loop goes over.
+    """
+    what, _, output = said.partition(":")
+    if what == "items" and output in ("output", ITEMS):
+        return "Output"
+    return output if what == CHOICE else f"{what}_{output}"
+
+
+def _channel(task: str, output: str) -> str:
+    separator = "-" if output == "Output" else "--"
+    return f"pipelinechannel--{task}{separator}{output}"
+
+
+def _defined(kinds: Mapping[str, str]) -> Object:
+    return {"parameters": {name: {"parameterType": kind} for name, kind in kinds.items()}}
+
+
+def _input(name: str) -> str:
+    return "{{$.inputs.parameters['" + name + "']}}"
+
+
+def _indices(depth: int) -> list[str]:
+    return [f"index-{number}" for number in range(1, depth + 1)]
+
+
+def slug(name: str) -> str:
+    """A name as Kubeflow has those of tasks and pipelines: small letters, digits, single dashes."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return plain if plain[:1].isalpha() else f"s-{plain}".strip("-")
+
+
+def _named(taken: dict[str, Object], name: str, made: Object) -> str:
+    """Keep something under a name that nothing else has; gives that."""
+    unique, number = name, 1
+    while unique in taken:
+        number += 1
+        unique = f"{name}-{number}"
+    taken[unique] = made
+    return unique
