@@ -9,9 +9,20 @@ from pathlib import Path
 import attrs
 
 from upshift.config import ResourceSettings
-from upshift.model.graph import Constant, FromStep, Graph, Node, StepDefinition
-from upshift.model.graph.flow import END, FOREACH, LINEAR, FlowShape, FlowStep
-from upshift.model.graph.growth import ITEMS, Growth
+from upshift.model.graph import (
+    END,
+    FOREACH,
+    ITEMS,
+    LINEAR,
+    Constant,
+    FlowShape,
+    FlowStep,
+    FromStep,
+    Graph,
+    Node,
+    StepDefinition,
+)
+from upshift.model.growth import Growth
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec import Artifact, EntryPoint, Failure, Hardware, TaskId, TaskResult, encode, to_json
 from upshift.model.spec.work import UNCACHED

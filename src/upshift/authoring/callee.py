@@ -17,7 +17,7 @@ from upshift.runtime.streams import tell
 
 if TYPE_CHECKING:
     from upshift.authoring.signatures import CallSignature
-    from upshift.model.graph.model import Graph
+    from upshift.model.graph import Graph
     from upshift.runtime.launch.merging import LaunchRequest
 
 _KINDS = (

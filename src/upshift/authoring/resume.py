@@ -12,7 +12,7 @@ import attrs
 from upshift.authoring.options import PipelineOptions
 from upshift.authoring.pipelines import Pipeline
 from upshift.errors import LoadError, NotFound, UsageError
-from upshift.model.graph.model import Graph
+from upshift.model.graph import Graph
 from upshift.model.settings.step import checked_flag
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode, from_json

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from upshift.images.base import Announce
     from upshift.images.building.builder import Destination
     from upshift.model.configuration import Configuration
-    from upshift.model.graph.model import Graph
+    from upshift.model.graph import Graph
     from upshift.report.progress import Progress
     from upshift.report.views.planned import Plan
     from upshift.runs.history.runs import Run

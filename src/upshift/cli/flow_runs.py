@@ -10,12 +10,12 @@ import click
 
 from upshift.cli.output import echo
 from upshift.model.checks import shown as quoted
-from upshift.model.graph.flow import FOREACH, GANG, SWITCH
+from upshift.model.graph import FOREACH, GANG, SWITCH
 from upshift.model.settings.sizes import format_size
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.pipeline import FlowPipeline
-    from upshift.model.graph.flow import FlowStep
+    from upshift.model.graph import FlowStep
 
 
 def dump_command(pipeline: FlowPipeline, text: str) -> click.Command:
@@ -76,7 +76,7 @@ def logs_command(pipeline: FlowPipeline, text: str) -> click.Command:
 def _tasks(pipeline: FlowPipeline, place: str) -> Iterator[tuple[str, Any]]:
     """The tasks of a step of a run, with their places."""
     from upshift.errors import NotFound, UsageError
-    from upshift.model.graph.flow import task_id
+    from upshift.model.graph import task_id
     from upshift.runs.history.runs import get_run
 
     parts = place.split("/")

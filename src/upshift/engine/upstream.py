@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from upshift.engine.tasks import TaskState
 from upshift.engine.walk import Walk
-from upshift.model.graph import Graph, expansion, needs
-from upshift.model.graph.flow import FOREACH, FlowShape
+from upshift.model.graph import FOREACH, FlowShape, Graph, expansion, needs
 
 
 def task_of(walk: Walk, name: str, at: Sequence[int]) -> TaskState | None:

@@ -13,8 +13,7 @@ import pytest
 
 from upshift import GraphError, NotSerializable, pipeline, step, unmapped
 from upshift.authoring.loading import load_pipeline
-from upshift.model.graph import Collection, Constant, FromStep, Graph, Source
-from upshift.model.graph.order import ordered
+from upshift.model.graph import Collection, Constant, FromStep, Graph, Source, ordered
 from upshift.model.spec.codec import from_json, to_json
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store

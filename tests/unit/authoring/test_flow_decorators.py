@@ -32,7 +32,7 @@ from upshift import (
     trigger,
     trigger_on_finish,
 )
-from upshift.model.graph.flow import task_id
+from upshift.model.graph import task_id
 from upshift.model.settings.step import StepSettings
 
 

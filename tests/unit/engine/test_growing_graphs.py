@@ -9,9 +9,20 @@ from engine_kit import Bench, kill_when_idle, killed_run, never
 
 from upshift.backends.fake import Fail, FakeCluster
 from upshift.errors import RunFailed
-from upshift.model.graph import FromStep, Graph
-from upshift.model.graph.flow import END, FOREACH, LINEAR, SPLIT, SWITCH, FlowShape, FlowStep
-from upshift.model.graph.growth import CHOICE, ITEMS, Growth
+from upshift.model.graph import (
+    CHOICE,
+    END,
+    FOREACH,
+    ITEMS,
+    LINEAR,
+    SPLIT,
+    SWITCH,
+    FlowShape,
+    FlowStep,
+    FromStep,
+    Graph,
+)
+from upshift.model.growth import Growth
 
 OUTPUTS = {FOREACH: ("output", ITEMS), SWITCH: ("output", CHOICE)}
 

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from upshift.errors import StoreError, UsageError
-from upshift.model.graph.model import Constant, Graph, Node, StepDefinition
+from upshift.model.graph import Constant, Graph, Node, StepDefinition
 from upshift.model.spec import Artifact, Code, EntryPoint, TaskId, TaskResult, TaskSpec, encode, to_json
 from upshift.runs import collect
 from upshift.runs.catalog.catalog import Catalog

@@ -13,7 +13,7 @@ import pytest
 from upshift.config import ResourceSettings
 from upshift.errors import NotFound, StoreError
 from upshift.model.configuration import Configuration
-from upshift.model.graph.model import Collection, Constant, FromStep, Graph, Node, StepDefinition
+from upshift.model.graph import Collection, Constant, FromStep, Graph, Node, StepDefinition
 from upshift.model.spec import (
     Code,
     Device,

@@ -21,7 +21,7 @@ from upshift.authoring.composing.placeholders import Inlined, Placeholder, Unmap
 from upshift.authoring.outputs import plainly_no_list
 from upshift.code.fingerprint import identity_of
 from upshift.errors import GraphError, NotSerializable, UsageError, location, user_frame, user_location
-from upshift.model.graph.model import Collection, Constant, FromStep, Node, Source, StepDefinition
+from upshift.model.graph import Collection, Constant, FromStep, Node, Source, StepDefinition
 from upshift.model.plain import MOST, is_opaque, opaque, short_type
 from upshift.runtime.storage.artifacts import described, save
 from upshift.runtime.storage.serializers.parts import parts_of

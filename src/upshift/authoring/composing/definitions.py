@@ -10,7 +10,7 @@ import attrs
 
 from upshift.authoring.composing.entry import entry_point
 from upshift.code.fingerprint import Analysis
-from upshift.model.graph.model import StepDefinition
+from upshift.model.graph import StepDefinition
 from upshift.model.spec.codec import to_json
 
 if TYPE_CHECKING:

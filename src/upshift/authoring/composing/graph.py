@@ -17,7 +17,7 @@ from upshift.authoring.composing.composition import RETURNED, Composition
 from upshift.authoring.composing.placeholders import Inlined, Placeholder
 from upshift.authoring.composing.scope import PipelineScope
 from upshift.authoring.project import begun_with, project_of
-from upshift.model.graph.model import FromStep, Graph
+from upshift.model.graph import FromStep, Graph
 from upshift.model.plain import UNKNOWN, has_parts, is_opaque, plain_of, type_name
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.calls import bind

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from upshift.errors import GraphError, user_location
 
 if TYPE_CHECKING:
-    from upshift.model.graph.model import FromStep
+    from upshift.model.graph import FromStep
 
 T = TypeVar("T")
 

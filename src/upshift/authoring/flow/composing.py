@@ -14,9 +14,8 @@ from upshift.authoring.flow.shape import StepReader, checked_size
 from upshift.authoring.flow.task import known_before
 from upshift.authoring.project import begun_with, project_of
 from upshift.errors import GraphError
-from upshift.model.graph.flow import FOREACH, GANG, SWITCH
-from upshift.model.graph.growth import Growth
-from upshift.model.graph.model import FromStep, Graph
+from upshift.model.graph import FOREACH, GANG, SWITCH, FromStep, Graph
+from upshift.model.growth import Growth
 from upshift.runtime.storage.state import State
 
 if TYPE_CHECKING:

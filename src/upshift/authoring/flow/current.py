@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from upshift.authoring.flow.parallel import names_of_nodes
-from upshift.model.graph.flow import task_id
+from upshift.model.graph import task_id
 from upshift.runtime.step.context import current
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from upshift.authoring.flow.task import run_step
 from upshift.authoring.options import PipelineOptions
 from upshift.authoring.pipelines import Pipeline
 from upshift.authoring.steps import Step
-from upshift.model.graph.flow import FOREACH, SWITCH
-from upshift.model.graph.growth import CHOICE, ITEMS, STATES
+from upshift.model.graph import CHOICE, FOREACH, ITEMS, STATES, SWITCH
 from upshift.model.settings.step import StepSettings
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from upshift.authoring.flow.definition import Flow
     from upshift.engine import RunOptions
-    from upshift.model.graph.model import Graph
+    from upshift.model.graph import Graph
     from upshift.report.progress import Progress
     from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store

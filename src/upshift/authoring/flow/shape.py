@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.errors import GraphError, location, suggestion
 from upshift.model.checks import MOST_NODES, shown
-from upshift.model.graph.flow import END, FOREACH, GANG, LINEAR, SPLIT, SWITCH, FlowShape, FlowStep
+from upshift.model.graph import END, FOREACH, GANG, LINEAR, SPLIT, SWITCH, FlowShape, FlowStep
 
 if TYPE_CHECKING:
     from upshift.authoring.steps import Step

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from upshift.authoring.flow.definition import OWN, Flow, artifacts_of
 from upshift.errors import MisuseError, UsageError, suggestion, user_location
 from upshift.model.checks import shown
-from upshift.model.graph.flow import FOREACH, GANG, SWITCH
+from upshift.model.graph import FOREACH, GANG, SWITCH
 from upshift.runtime.usercode.modules import loading
 
 if TYPE_CHECKING:

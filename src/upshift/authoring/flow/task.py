@@ -13,8 +13,7 @@ from upshift.authoring.flow.parallel import confirm_size, gathered
 from upshift.authoring.flow.shape import FIRST, PARALLEL
 from upshift.errors import MisuseError, UsageError, user_location
 from upshift.model.checks import shown
-from upshift.model.graph.flow import FOREACH, LINEAR, SWITCH, FlowStep
-from upshift.model.graph.growth import INPUTS, ITEM, STATE
+from upshift.model.graph import FOREACH, INPUTS, ITEM, LINEAR, STATE, SWITCH, FlowStep
 from upshift.model.spec.artifact import Artifact
 from upshift.runtime.step.context import current
 from upshift.runtime.step.rendering import HTML
@@ -55,7 +54,7 @@ def run_step(flow: type[Flow], name: str, method: Any, step: FlowStep, given: Ma
     name, method, step
         The step, its function, and where it goes.
     given
-        Inputs of the task, as :mod:`upshift.model.graph.growth` names them.
+        Inputs of the task, as :mod:`upshift.model.growth` names them.
     """
     own, *joined = _join(flow, name, step, given) if step.join else (_go_on(flow, name, step, given),)
     names = cache(partial(names_of, own))  # few steps ask for them

@@ -16,8 +16,7 @@ import attrs
 
 from upshift.backends.kubeflow.pods import Object, Pod, container_of, filled, platform_of
 from upshift.errors import RequestRefused
-from upshift.model.graph import Graph
-from upshift.model.graph.growth import CHOICE, ITEMS
+from upshift.model.graph import CHOICE, ITEMS, Graph
 
 Channel = tuple[str, str]
 """A task, and what it says to Kubeflow under this name."""

@@ -23,9 +23,21 @@ from upshift.backends.kubeflow.components import RUN, Channel, Condition, Dag, P
 from upshift.backends.kubeflow.pods import Pod
 from upshift.backends.yaml_text import yaml_of
 from upshift.errors import RequestRefused
-from upshift.model.graph import FromStep, Graph, Node, StepDefinition, expansion, needs
-from upshift.model.graph.flow import FOREACH, GANG, LINEAR, SPLIT, SWITCH
-from upshift.model.graph.growth import CHOICE, ITEMS
+from upshift.model.graph import (
+    CHOICE,
+    FOREACH,
+    GANG,
+    ITEMS,
+    LINEAR,
+    SPLIT,
+    SWITCH,
+    FromStep,
+    Graph,
+    Node,
+    StepDefinition,
+    expansion,
+    needs,
+)
 
 STEPS, END = "steps", "end"
 """The tasks of the root: all that the graph has, and what records how it ended."""

@@ -22,8 +22,7 @@ from upshift.backends.scheduler import Launch
 from upshift.backends.skypilot.task import task_of
 from upshift.backends.yaml_text import yaml_of
 from upshift.errors import RequestRefused
-from upshift.model.graph import Graph, Node
-from upshift.model.graph.flow import LINEAR, SPLIT
+from upshift.model.graph import LINEAR, SPLIT, Graph, Node
 from upshift.model.settings.retry import Retry
 from upshift.model.spec.hardware import Hardware
 

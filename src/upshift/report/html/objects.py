@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from markupsafe import Markup
 
-from upshift.model.graph.model import Graph
+from upshift.model.graph import Graph
 from upshift.model.plain import words
 from upshift.report.html.page import asset, environment
 from upshift.report.human import count, duration, moment

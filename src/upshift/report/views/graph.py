@@ -8,9 +8,8 @@ from typing import Any
 
 import attrs
 
-from upshift.model.graph.model import Graph
-from upshift.model.graph.order import needs as needs_of
-from upshift.model.graph.order import references
+from upshift.model.graph import Graph, references
+from upshift.model.graph import needs as needs_of
 from upshift.report.human import span
 from upshift.report.views.groups import MOST_STEPS, Group, connections
 

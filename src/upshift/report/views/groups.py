@@ -9,8 +9,7 @@ from functools import cached_property
 
 import attrs
 
-from upshift.model.graph.model import Graph, StepDefinition
-from upshift.model.graph.order import needs
+from upshift.model.graph import Graph, StepDefinition, needs
 from upshift.model.spec.hardware import Hardware
 from upshift.report.human import TIMES
 from upshift.report.views.records import RECORDS, side_by_side

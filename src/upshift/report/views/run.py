@@ -18,8 +18,7 @@ from typing import Any
 
 import attrs
 
-from upshift.model.graph.growth import STATE
-from upshift.model.graph.model import Collection, Constant, FromStep, Source
+from upshift.model.graph import STATE, Collection, Constant, FromStep, Source
 from upshift.model.plain import TEXT, TYPE, flat, is_opaque, words
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.artifact import Artifact

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from upshift.model.graph.growth import CHOICE, ITEMS, STATE, Growth
-from upshift.model.graph.model import Graph, Node
+from upshift.model.graph import CHOICE, ITEMS, STATE, Graph, Node
+from upshift.model.growth import Growth
 from upshift.model.spec.artifact import Artifact
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store

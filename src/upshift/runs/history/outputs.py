@@ -11,7 +11,7 @@ import attrs
 
 from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
-from upshift.model.graph.growth import INPUTS, STATE
+from upshift.model.graph import INPUTS, STATE
 from upshift.model.spec.artifact import Artifact, Collected, Value
 from upshift.runs.history.places import Placed
 from upshift.runtime.storage.state import State

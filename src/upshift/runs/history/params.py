@@ -11,7 +11,7 @@ from upshift.runtime.storage.artifacts import described
 
 
 def plain_params(saved: Mapping[str, Artifact], texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Each parameter in plain form; ``texts`` is as in :class:`~upshift.model.graph.model.Graph`."""
+    """Each parameter in plain form; ``texts`` is as in :class:`~upshift.model.graph.Graph`."""
     found = {name: described(artifact) for name, artifact in saved.items()}
     for name, text in texts.items():
         if name not in found or is_opaque(found[name]):

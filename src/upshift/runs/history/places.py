@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import NotFound, user_location
-from upshift.model.graph.model import Collection, Constant, FromStep, Node, Source
-from upshift.model.graph.order import taken_by
+from upshift.model.graph import Collection, Constant, FromStep, Node, Source, taken_by
 from upshift.model.home import user_name
 from upshift.model.spec.artifact import Artifact, Collected, Value
 

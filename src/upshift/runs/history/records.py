@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from upshift.errors import StoreError
-from upshift.model.graph.model import Graph, Node
-from upshift.model.graph.order import needs, ordered
+from upshift.model.graph import Graph, Node, needs, ordered
 from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from upshift.errors import BlobDamaged, BlobMissing, NotFound, UsageError, suggestion, user_location
 from upshift.model.checks import shown
-from upshift.model.graph.model import Collection, Constant, FromStep, Graph, Source
+from upshift.model.graph import Collection, Constant, FromStep, Graph, Source
 from upshift.model.plain import words
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode, to_json

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.errors import BlobDamaged, BlobMissing, NotFound, UsageError, user_location
 from upshift.model.checks import shown
-from upshift.model.graph.growth import STATES
+from upshift.model.graph import STATES
 from upshift.model.plain import flat, is_opaque
 from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.task import Failure, TaskId

@@ -6,13 +6,12 @@ A flow says where it goes next in each step::
     start ──switch───► small | large ──► end         a name that start chooses
     start ──split────► a, b ──► join ──► end         always both
 
-That is its shape (:mod:`upshift.model.graph.flow`). :class:`Growth` turns it into nodes, as many at once as
+That is its :class:`~upshift.model.graph.FlowShape`. :class:`Growth` turns it into nodes, as many at once as
 are certain: a split, and a foreach whose body has only linear steps and splits, which are mapped item by
-item without a barrier. Where more depends on what a step does (which case it chooses, how many
-items there are for a body of another kind), the nodes behind it are made when the step is done. Their names
-follow from where they are, so that a run that is resumed comes to the same ones: ``inner.3`` is step
-``inner`` in item 3 of the foreach around it, ``inner.3.0`` one level deeper, ``body#2`` what a loop comes to
-for the second time.
+item without a barrier. Where more depends on what a step does (which case it chooses, how many items there
+are for a body of another kind), the nodes behind it are made when the step is done. Their names follow from
+where they are, so that a resumed run comes to the same ones: ``inner.3`` is step ``inner`` in item 3 of the
+foreach around it, ``inner.3.0`` one level deeper, ``body#2`` the second pass of a loop.
 """
 
 from __future__ import annotations
@@ -22,17 +21,25 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from upshift.model.graph.flow import FOREACH, GANG, LINEAR, SPLIT, SWITCH, FlowShape
-from upshift.model.graph.model import Collection, Constant, FromStep, Node, Source
+from upshift.model.graph import (
+    FOREACH,
+    GANG,
+    INPUTS,
+    ITEM,
+    ITEMS,
+    LINEAR,
+    SPLIT,
+    STATE,
+    STATES,
+    SWITCH,
+    Collection,
+    Constant,
+    FlowShape,
+    FromStep,
+    Node,
+    Source,
+)
 from upshift.model.spec.artifact import Artifact
-
-STATE, ITEM, INPUTS = "state", "item", "inputs"
-"""What a step gets: the state that it continues from, its item of a foreach, the states that it joins.
-
-A step that joins a foreach gets as ``state`` the one that the foreach began with.
-"""
-CHOICE, ITEMS, STATES = "choice", "items", "states"
-"""Outputs beside the state: the case of a switch, the list of a foreach, the states of a gang's processes."""
 
 
 @attrs.define(eq=False)
