@@ -24,9 +24,8 @@ import upshift
 from upshift.authoring.loading import find_pipeline, load_module
 from upshift.authoring.project import file_of, project_of
 from upshift.code.fingerprint import look_up
-from upshift.engine.inputs import task_inputs
 from upshift.engine.keys import Keys
-from upshift.engine.tasks import TaskState
+from upshift.engine.tasks import TaskState, task_inputs
 from upshift.engine.walk import Walk
 from upshift.model.spec.calls import bind
 from upshift.model.spec.work import ONCE

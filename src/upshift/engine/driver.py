@@ -25,7 +25,6 @@ from upshift.engine.attempts import Verdict, fence, give_up, judge, reader_of, t
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock, Timers
 from upshift.engine.control import Command, stopping_line
-from upshift.engine.inputs import producers, task_inputs
 from upshift.engine.journal import Decisions, Journal, Shortfalls, over
 from upshift.engine.keys import Keys
 from upshift.engine.recovery import Admission, Made, Recovery
@@ -37,7 +36,17 @@ from upshift.engine.targets import (
     OpenTarget,
     cancel,
 )
-from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, TaskState
+from upshift.engine.tasks import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    PENDING,
+    RUNNING,
+    SKIPPED,
+    TaskState,
+    producers,
+    task_inputs,
+)
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
 from upshift.model.settings.spans import parse_span

@@ -19,13 +19,23 @@ from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.images import origins_of
-from upshift.engine.inputs import task_inputs, why_skipped
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.reuse import Hit, Reuse
 from upshift.engine.specs import Specs
 from upshift.engine.targets import GrantPlan, OpenBackend, grant_plans
-from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, TaskState
+from upshift.engine.tasks import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    PENDING,
+    RUNNING,
+    SKIPPED,
+    NodeState,
+    TaskState,
+    task_inputs,
+    why_skipped,
+)
 from upshift.engine.walk import Walk
 from upshift.errors import BlobDamaged, BlobMissing, MissingExtra, UsageError
 from upshift.model.configuration import Configuration

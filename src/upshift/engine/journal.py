@@ -20,9 +20,17 @@ from collections.abc import Callable, Collection, Mapping
 import attrs
 
 from upshift.engine.attempts import Verdict
-from upshift.engine.inputs import why_skipped
 from upshift.engine.targets import AttemptState, GrantPlan, OpenTarget
-from upshift.engine.tasks import CANCELLED, FAILED, PENDING, RUNNING, SKIPPED, NodeState, TaskState
+from upshift.engine.tasks import (
+    CANCELLED,
+    FAILED,
+    PENDING,
+    RUNNING,
+    SKIPPED,
+    NodeState,
+    TaskState,
+    why_skipped,
+)
 from upshift.engine.walk import Walk
 from upshift.model.spec.hardware import Shortfall
 from upshift.model.spec.task import Failure, TaskId
