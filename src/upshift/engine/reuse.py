@@ -1,23 +1,31 @@
-"""Finding an earlier result of equal work, and explaining why there is none."""
+"""Finding an earlier result of equal work that is good enough, and explaining why there is none."""
 
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
-from upshift.engine.keys import is_debugged
-from upshift.engine.offers import Standard, how_degraded, missed, shortcoming
-from upshift.engine.reasons import History
-from upshift.engine.tasks import COMPLETED, TaskState
-from upshift.errors import BlobDamaged, BlobMissing
-from upshift.model.graph import Graph
-from upshift.model.spec.artifact import Artifact
+from upshift.engine.keys import (
+    changed_code_of,
+    changed_inputs,
+    changed_parts,
+    is_debugged,
+    key_parts,
+    with_images,
+)
+from upshift.engine.tasks import COMPLETED, NodeState, TaskState
+from upshift.errors import BlobDamaged, BlobMissing, StoreError
+from upshift.model.graph import Graph, references
+from upshift.model.spec.artifact import Artifact, Value
+from upshift.model.spec.codec import from_json
+from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.task import TaskId, TaskResult
-from upshift.model.spec.work import ONCE, UNCACHED
+from upshift.model.spec.work import ONCE, UNCACHED, same_inputs, same_work
 from upshift.runs.catalog.catalog import FOUND_AT_MOST, Catalog
+from upshift.runs.catalog.rows import RunRow, TaskRow
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
 
@@ -31,6 +39,21 @@ class Hit:
 
     result: TaskResult
     reason: str
+
+
+@attrs.frozen(kw_only=True)
+class Standard:
+    """What a step would get if it ran now: by that its earlier results are judged."""
+
+    strict: bool  # whether it gets all that it asks for, or does not run; then no degraded result will do
+    granted: Hardware | None = None  # what it would be granted; None: it is not known
+    short: bool = False  # whether that is less than it asks for, its image apart
+
+    @classmethod
+    def of(cls, strict: bool, granted: Hardware | None, shortfalls: Iterable[Shortfall]) -> Standard:
+        """The standard of a step with this grant, which falls short of its request in these fields."""
+        short = any(shortfall.field != "image" for shortfall in shortfalls)
+        return cls(strict=strict, granted=granted, short=short)
 
 
 class Reuse:
@@ -194,3 +217,188 @@ def intact(outputs: Mapping[str, Artifact], store: Store) -> bool:
     except (BlobMissing, BlobDamaged):
         return False
     return True
+
+
+def shortcoming(result: TaskResult, store: Store, standard: Standard) -> str | None:
+    """With what less than it should have a result was made, too little to be used; None: it may be."""
+    missing = missed(result)
+    if missing and not standard.strict:
+        from upshift.runtime.accelerators.remedies import may_miss  # rare
+
+        try:  # whose variables are those of whoever has the same key
+            own = store.read_spec(store.spec_path(result.task, result.attempt)).environment
+        except StoreError:
+            own = {}
+        if missing <= may_miss(os.environ) | may_miss(own):
+            return None
+    if missing:
+        return "without its GPU"
+    if not result.degraded:
+        return None
+    if standard.strict:
+        return "with less than the step asks for"
+    if standard.granted is not None and not _covers(result.granted or Hardware(), standard.granted):
+        return "with less than the step gets now"
+    return None
+
+
+def _covers(had: Hardware, gets: Hardware) -> bool:
+    """Whether a grant had at least what another one has."""
+    for name in ("cpu_count", "memory", "nodes", "processes", "disk", "shared_memory"):
+        if (getattr(gets, name) or 0) > (getattr(had, name) or 0):
+            return False
+    return Counter(gpu.sort for gpu in gets.gpus or ()) <= Counter(gpu.sort for gpu in had.gpus or ())
+
+
+def missed(result: TaskResult) -> set[str]:
+    """Frameworks that did not see what was granted, and went on because the user said so."""
+    return set(result.seen.details.get("missed_by", ())) if result.seen is not None else set()
+
+
+def how_degraded(task: TaskId, catalog: Catalog, store: Store) -> str:
+    """How a degraded result was made: with less than its own step asks for, or from such a result."""
+    content = store.read_record(task.run, "graph.json")
+    nodes = {} if content is None else {node.name: node for node in from_json(Graph, content).nodes}
+    short: list[str] = []
+    seen = {task.step}
+    pending = [task.step]
+    while pending:
+        name = pending.pop()
+        sources = nodes[name].inputs.values() if name in nodes else ()
+        above = dict.fromkeys(reference.node for source in sources for reference in references(source))
+        behind = [step for step in above if degraded_of(task.run, step, catalog, store)]
+        if not behind:
+            short.append(name)
+        pending += [step for step in behind if step not in seen]
+        seen.update(behind)
+    if short == [task.step]:
+        return "with less than the step asks for"
+    return f"from what {', '.join(short)} made with less than asked for"
+
+
+def degraded_of(run: str, step: str, catalog: Catalog, store: Store) -> dict[int | None, TaskResult]:
+    """The newest results of a run's step that are degraded, by task, whoever did the work."""
+    newest = {attempt.task: attempt.result for attempt in catalog.attempts(run, step)}
+    found = {}
+    for row in catalog.tasks(run, step):
+        result = newest.get(row.task)
+        if row.origin is not None:
+            other, name, index, number = row.origin
+            result = store.read_result(TaskId(run=other, step=name, index=index), number)
+        if result is not None and result.degraded:
+            found[row.task.index] = result
+    return found
+
+
+_RUNS_COMPARED = 10
+"""Earlier runs that are looked into for a reason why there is no result."""
+
+
+@attrs.define(eq=False)
+class History:
+    """What the newest earlier run of the same pipeline did, read when somebody asks."""
+
+    _run: str
+    _pipeline: str
+    _catalog: Catalog
+    _store: Store
+    _project: str
+    _runs: list[tuple[RunRow, Graph]] | None = attrs.field(init=False, default=None)
+    _by_node: dict[str, str | None] = attrs.field(init=False, factory=dict)
+    _degraded: dict[str, dict[int | None, TaskResult]] = attrs.field(init=False, factory=dict)
+    _tasks: dict[str, tuple[str, dict[int | None, TaskRow]] | None] = attrs.field(init=False, factory=dict)
+
+    def why(self, task: TaskState, inputs: Mapping[str, Value]) -> str:
+        """What is different from the newest earlier result of the same step."""
+        name = task.node.node.name
+        if name not in self._tasks:
+            self._compare(task.node)
+        earlier = self._tasks[name]
+        if earlier is None:
+            return "first run"
+        run, rows = earlier
+        row = rows.get(task.index)
+        if row is None or row.status != COMPLETED:
+            return "first run of this task"
+        different = self._by_node[name]
+        if different is not None:
+            return different
+        if task.key is not None and same_work(row.key, task.key):
+            return f"no result of run {run} may be reused"
+        if task.key is not None and row.key is not None and same_inputs(row.key, task.key):
+            return changed_code_of(inputs)
+        before = self._inputs(row)
+        different = None if before is None else changed_inputs(before, inputs, task.node.node)
+        return different or "input changed"
+
+    def changed(self, state: NodeState) -> str | None:
+        """What is different about a node from its newest earlier result, inputs apart."""
+        name = state.node.name
+        if name not in self._tasks:
+            self._compare(state)
+        return "first run" if self._tasks[name] is None else self._by_node[name]
+
+    def degraded(self, task: TaskState) -> str | None:
+        """How the newest earlier result was made, if with less than asked for."""
+        name = task.node.node.name
+        if name not in self._tasks:
+            self._compare(task.node)
+        earlier = self._tasks[name]
+        if earlier is None:
+            return None
+        if name not in self._degraded:
+            self._degraded[name] = degraded_of(earlier[0], name, self._catalog, self._store)
+        of_all = next(iter(self._degraded[name].values()), None) if task.index is None else None
+        made = self._degraded[name].get(task.index, of_all)
+        if made is None:
+            return None
+        how = how_degraded(made.task, self._catalog, self._store)
+        return f"the result of run {made.task.run} was made {how}"
+
+    def _compare(self, state: NodeState) -> None:
+        name = state.node.name
+        self._tasks[name] = self._by_node[name] = None
+        for row, graph in self._earlier():
+            node = next((n for n in graph.nodes if n.name == name), None)
+            if node is None:
+                continue
+            rows = {t.task.index: t for t in self._catalog.tasks(row.id, name) if t.status == COMPLETED}
+            if rows:
+                self._tasks[name] = (row.id, rows)
+                definition = graph.definition(node)
+                before, now = key_parts(definition, node), key_parts(state.definition, state.node)
+                if before["image"] != now["image"]:  # digests say nothing to people
+                    before, now = with_images((before, definition), (now, state.definition))
+                self._by_node[name] = changed_parts(before, now)
+                return
+
+    def _inputs(self, row: TaskRow) -> Mapping[str, Value] | None:
+        """What an earlier task was given, whoever did its work; None: that is not recorded any more."""
+        task, number = row.task, 1
+        if row.origin is not None:
+            run, step, index, number = row.origin
+            task = TaskId(run=run, step=step, index=index)
+        while True:
+            try:
+                spec = self._store.read_spec(self._store.spec_path(task, number))
+            except StoreError:
+                return None
+            if same_work(spec.key, row.key):  # an attempt before a run was resumed may be of other work
+                return spec.inputs
+            number += 1
+
+    def _earlier(self) -> list[tuple[RunRow, Graph]]:
+        if self._runs is None:
+            self._runs = []
+            for row in self._catalog.runs(pipeline=self._pipeline, limit=_RUNS_COMPARED + 1):
+                content = None
+                if row.id != self._run and row.store == self._store.address and self._is_ours(row):
+                    content = self._store.read_record(row.id, "graph.json")
+                if content is not None:
+                    self._runs.append((row, from_json(Graph, content)))
+        return self._runs
+
+    def _is_ours(self, row: RunRow) -> bool:
+        """Whether a run is of this project; a file that makes one begin may have come or gone above it."""
+        there = str(row.source.get("code", {}).get("project", self._project))
+        return os.path.commonpath([there, self._project]) in (there, self._project)

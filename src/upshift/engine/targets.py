@@ -12,7 +12,8 @@ import attrs
 from upshift.backends.base import Ask, Backend, Ended, Event, Offer
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine.attempts import LogReader
-from upshift.engine.offers import Standard, missing_launcher, offered
+from upshift.engine.offers import missing_launcher, offered
+from upshift.engine.reuse import Standard
 from upshift.engine.schedule import Demand, Queue, Room
 from upshift.engine.tasks import TaskState
 from upshift.errors import BackendError, ConfigError, MissingExtra, NotFound, RequestRefused, UpshiftError

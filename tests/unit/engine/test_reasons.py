@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import pytest
 
-from upshift.engine.reasons import changed_inputs, changed_parts, described
+from upshift.engine.keys import changed_inputs, changed_parts, described
 from upshift.model.graph import FromStep, Node
 from upshift.model.spec.artifact import Artifact, Collected
 from upshift.runtime.storage.artifacts import save

@@ -159,7 +159,7 @@ class LiveCode:
 
 
 def title(module: Module, name: str) -> str:
-    """What a name of a module is called in a fingerprint; :mod:`upshift.engine.reasons` reads it."""
+    """What a name of a module is called in a fingerprint; :mod:`upshift.engine.keys` reads it."""
     return f"{module.name}.{name} ({module.shown})" if name else f"{module.name} ({module.shown})"
 
 
