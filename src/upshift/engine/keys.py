@@ -1,4 +1,4 @@
-"""The key of a task: what its result depends on, as far as Upshift sees it; and how two keys differ, in words.
+"""The key of a task: what its result depends on, as far as Upshift sees it; and the words for how two differ.
 
 Nothing of the pipeline, the run or the node's name is in it, so that equal work is found again from
 another pipeline. Its parts are the code, the inputs, the outputs that are to be saved, the
