@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from upshift.backends.arrays import Draft, draft
 from upshift.backends.base import Handle, secrets_of
 from upshift.backends.scheduler import Arrays, Cluster, Full, NotNow, nodes_of, words_of
-from upshift.backends.watched import Batch, Jobs, Watched, order_files, printed_of
+from upshift.backends.watched import Batch, Jobs, Watched, needs_order, printed_of
 from upshift.errors import BackendError, StoreUnavailable
 from upshift.model.spec import TaskSpec
 from upshift.runtime.launch import seats
-from upshift.runtime.supervisor.serving.protocol import ORDER, ORDER_FILE, leave_order
+from upshift.runtime.supervisor.serving.protocol import ORDER
+from upshift.runtime.supervisor.serving.sealed_order import ORDER_FILE, sealed
 
 AGAIN = (0.5, 1.0, 2.0, 5.0)
 """Seconds until something that the scheduler did not take is tried again; then the last one again."""
@@ -71,10 +72,10 @@ class Submitter:
         since, tries, full = time.monotonic(), 0, False
         spec = batch.watched[0].spec
         own = {ORDER: self._order(spec), **self._seats(spec)}
-        if self._jobs.is_seen and (nodes_of(spec) > 1 or spec.settings.secret_sources):
-            files = order_files(self._jobs.root, batch.watched[0].job)
-            of_all = files[0] if len(files) == 1 else files[0].with_suffix("")  # each node adds its number
-            own = {ORDER_FILE: f"{leave_order(files, own)} {of_all}"}
+        order: bytes | None = None
+        if self._jobs.is_seen and needs_order(spec):
+            key, order = sealed(own)
+            own = {ORDER_FILE: f"{key} {self._jobs.place_of_order(batch.watched[0])}"}
         environment = {**batch.draft.launch.environment, **own}
         while not self._jobs.closed:
             name = batch.draft.launch.name
@@ -86,6 +87,8 @@ class Submitter:
                         return
                     batch = wanted
                     self._jobs.put(batch)
+                    if order is not None:
+                        self._jobs.put_order(batch.watched[0], order)
                     id = self._cluster.submit(batch.script, environment)
             except BackendError as error:
                 for watched in batch.watched:

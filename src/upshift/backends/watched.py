@@ -6,7 +6,6 @@ The thread that submits and the thread that watches share them, under one lock.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,10 +18,12 @@ from upshift.backends.arrays import Draft
 from upshift.backends.base import Ended, Handle, Job, Sink, Waiting
 from upshift.backends.scheduler import State, nodes_of
 from upshift.errors import BackendError, UpshiftError
+from upshift.model.settings.secrets import at_node
 from upshift.model.spec import TaskSpec
 from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.replica import side_by_side
 from upshift.runtime.storage.store import Store, open_direct, store_of
+from upshift.runtime.supervisor.serving.sealed_order import leave
 
 if TYPE_CHECKING:
     from upshift.runs.stores.uploads import Uploads
@@ -110,9 +111,8 @@ class Jobs:
             self._bring(watched, self.store_of(watched.spec))
         with self.changed:
             self._over.append(watched)
-        for path in order_files(self.root, watched.job) if self.is_seen else ():
-            with contextlib.suppress(OSError):
-                path.unlink()
+        if self.is_seen and needs_order(watched.spec):
+            self._remove_order(watched)
         with contextlib.suppress(OSError):
             if watched.printed and (reason is None or not watched.printed.stat().st_size):
                 watched.printed.unlink()
@@ -153,6 +153,35 @@ class Jobs:
                 f"another engine has begun {path}", fix="See who owns the run: upshift show RUN."
             )
 
+    def place_of_order(self, watched: Watched) -> str:
+        """Where its nodes find what nobody else may see; in a folder, each of several adds its number."""
+        store = self.store_of(watched.spec)
+        if store.direct and store.replica is not None:
+            return f"{store.replica.address}/{_order_of(watched.job)}"
+        files = self._order_files(watched)
+        return str(files[0] if len(files) == 1 else files[0].with_suffix(""))
+
+    def put_order(self, watched: Watched, content: bytes) -> None:
+        """Have that there."""
+        store = self.store_of(watched.spec)
+        if store.direct and store.replica is not None:
+            store.replica.objects.put(_order_of(watched.job), content)
+        else:
+            leave(self._order_files(watched), content)
+
+    def _remove_order(self, watched: Watched) -> None:
+        store = self.store_of(watched.spec)
+        with contextlib.suppress(UpshiftError):
+            if store.direct and store.replica is not None:
+                store.replica.objects.delete([_order_of(watched.job)])
+        for path in self._order_files(watched):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def _order_files(self, watched: Watched) -> list[Path]:
+        base = Path(self.root, _order_of(watched.job))
+        return [base.with_name(f"{base.name}.{node}") for node in range(nodes_of(watched.spec))]
+
     def _bring(self, watched: Watched, store: Store) -> None:
         """Have all that an attempt has left in a bucket here, once it is over."""
         if not store.direct or store.replica is None:
@@ -173,10 +202,14 @@ class Jobs:
         return self._uploads
 
 
-def order_files(address: str, job: Job) -> list[Path]:
-    """Where the supervisor on each node of an attempt finds what nobody else may see."""
-    spec = os.path.join(address, job.spec_path).removesuffix(".spec.json")
-    return [Path(f"{spec}.order.{node}") for node in range(nodes_of(job.spec))]
+def needs_order(spec: TaskSpec) -> bool:
+    """Whether an attempt is told what others must not see: secrets of this machine, or its nodes' token."""
+    return nodes_of(spec) > 1 or bool(at_node(spec.settings.secret_sources, there=False))
+
+
+def _order_of(job: Job) -> str:
+    """The path in the store of what an attempt is told and others must not see."""
+    return job.spec_path.removesuffix(".spec.json") + ".order"
 
 
 def printed_of(output: str | None, element: int | None) -> Path | None:

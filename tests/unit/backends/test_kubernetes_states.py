@@ -601,6 +601,18 @@ def test_nothing_of_an_order_is_in_a_manifest(engine: Engine, monkeypatch: pytes
     assert "s3cr3t" not in json.dumps(engine.server.all("jobs"))
 
 
+def test_what_nodes_trust_each_other_by_is_in_the_secret_of_their_job_alone(engine: Engine) -> None:
+    held(engine.server, conditions=[UNSCHEDULABLE])
+    job = engine.job()
+    granted = Hardware(cpu_count=1, nodes=2)
+    engine.backend.submit([attrs.evolve(job, spec=attrs.evolve(job.spec, granted=granted))])
+    engine.waits("Insufficient")
+    (secret,) = engine.server.all("secrets")
+    token = secret["stringData"]["UPSHIFT_NODES_TOKEN"]
+    shown = json.dumps([engine.server.all(kind) for kind in ("jobs", "pods", "services")])
+    assert len(token) == 32 and token not in shown and "UPSHIFT_NODES_TOKEN" not in shown
+
+
 def test_a_job_that_the_server_would_not_take_is_refused_before_anything_runs(engine: Engine) -> None:
     engine.server.faults.append(
         lambda method, path: (

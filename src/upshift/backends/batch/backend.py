@@ -462,7 +462,9 @@ class BatchBackend(ClusterBackend):
             )
         self._target = target
         batch = AwsBatch(Api(target.options.get("region"), target.options.get("profile")))
-        super().__init__(batch, name=self.name, store=store, sink=sink, options=options, arrays=batch)
+        super().__init__(
+            batch, name=self.name, store=store, sink=sink, options=options, arrays=batch, is_seen=True
+        )
         self._batch_api = batch
         self.engines = Engines(
             target,

@@ -5,26 +5,23 @@ supervisor writes events to standard output, a line of JSON each. Signals cancel
 
 Where a scheduler is between them, nobody holds those streams: the order comes in an environment variable,
 and how the attempt goes is kept in the store (:class:`LiveRecord`). If the scheduler cannot send these
-signals, a record in the store has their name; and if others see the environment of a job, the order comes in
-a file, with a key that the environment has.
+signals, a record in the store has their name; and if others see the environment of a job, the order is
+sealed (:mod:`.sealed_order`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.errors import ConfigError, UpshiftError
+from upshift.errors import UpshiftError
 from upshift.model.spec import Device, MetricValue, encode
 from upshift.runtime.loop import Loop, Timer
 
@@ -59,8 +56,6 @@ def order_of(**fields: Any) -> bytes:
 
 ORDER = "UPSHIFT_ORDER"
 """Environment variable with the order of a supervisor that a scheduler starts; the step does not get it."""
-ORDER_FILE = "UPSHIFT_ORDER_FILE"
-"""Where others see the environment of a job: the key of a file with its secret variables, and its path."""
 UNWANTED = 3
 """Exit code of a supervisor that nobody gave an order."""
 TAKEN = 4
@@ -70,60 +65,6 @@ WITH_GRACE = signal.SIGUSR2
 """By this a backend cancels the step, with the grace of its spec. SIGTERM is somebody else's."""
 AT_ONCE = signal.SIGUSR1
 """By this it cancels it without grace."""
-
-
-def leave_order(paths: Sequence[Path], variables: Mapping[str, str]) -> str:
-    """Write variables to files that only this user may read, and only with the key that this gives."""
-    key = os.urandom(32)
-    content = _sealed(json.dumps(dict(variables)).encode(), key)
-    for path in paths:
-        written = path.with_name(f".{path.name}.{os.getpid()}")
-        with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-        os.replace(written, path)
-    return key.hex()
-
-
-def take_order(environment: MutableMapping[str, str]) -> None:
-    """Take the variables from the file that an environment names, which is gone then.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read.
-    """
-    key, _, path = environment.pop(ORDER_FILE, "").partition(" ")
-    if not path:
-        return
-    try:
-        content = Path(path).read_bytes()
-        os.unlink(path)
-        environment.update(json.loads(_unsealed(content, bytes.fromhex(key))))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"what this attempt is to know is not there: {path}",
-            why="It has been read before: an attempt is started once; or this node does not see the store.",
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"what this attempt is to know cannot be read: {path}: {error}",
-            why="Secrets are handed over in a file that only the user who runs Upshift may read.",
-            fix="Have the cluster run jobs as this user, or leave secrets out.",
-        ) from None
-
-
-def _sealed(content: bytes, key: bytes) -> bytes:
-    """The content under a key that is used once: a stream cipher of SHAKE-256, and a MAC before it."""
-    stream = hashlib.shake_256(b"upshift order" + key).digest(len(content))
-    hidden = bytes(a ^ b for a, b in zip(content, stream, strict=True))
-    return hmac.digest(key, hidden, "sha256") + hidden
-
-
-def _unsealed(content: bytes, key: bytes) -> bytes:
-    mac, hidden = content[:32], content[32:]
-    if not hmac.compare_digest(mac, hmac.digest(key, hidden, "sha256")):
-        raise ValueError("it is damaged")
-    return _sealed(hidden, key)[32:]
 
 
 class Reporter:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 import upshift
-from upshift.errors import ConfigError, UpshiftError
+from upshift.errors import UpshiftError
 from upshift.model.configuration import BUCKET_CACHE
 from upshift.model.home import home
 from upshift.model.settings.secrets import at_node, read_secrets
@@ -50,9 +50,9 @@ from upshift.runtime.supervisor.serving.protocol import (
     LiveRecord,
     Order,
     Reporter,
-    take_order,
 )
 from upshift.runtime.supervisor.serving.roles import TaskLoop, role_of
+from upshift.runtime.supervisor.serving.sealed_order import take_order
 from upshift.runtime.supervisor.serving.supervisor import Supervisor
 from upshift.runtime.supervisor.starters.direct import ForkStarter
 
@@ -68,7 +68,7 @@ def run_for_scheduler(path: str, element: int | None = None) -> int:
     """
     try:
         take_order(os.environ)
-    except ConfigError as error:
+    except UpshiftError as error:
         return complain(str(error))
     given = json.loads(os.environ.pop(ORDER, "{}"))
     return run_for_backend(path, given=given, live=True, element=element)

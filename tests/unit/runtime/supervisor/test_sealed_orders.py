@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from upshift.errors import ConfigError
-from upshift.runtime.supervisor.serving.protocol import ORDER, ORDER_FILE, leave_order, take_order
+from upshift.runtime.supervisor.serving.protocol import ORDER
+from upshift.runtime.supervisor.serving.sealed_order import ORDER_FILE, leave, sealed, take_order
 
 SAID = {ORDER: '{"secrets": {"TOKEN": "sesame-open"}}', "UPSHIFT_NODES": "2"}
 
 
 def test_a_node_reads_what_was_left_for_it_and_nobody_reads_it_again(tmp_path: Path) -> None:
     paths = [tmp_path / "1.order.0", tmp_path / "1.order.1"]
-    key = leave_order(paths, SAID)
+    key, content = sealed(SAID)
+    leave(paths, content)
     for path in paths:
         assert path.stat().st_mode & 0o777 == 0o600
         assert b"sesame" not in path.read_bytes() and b"NODES" not in path.read_bytes()
@@ -28,13 +30,13 @@ def test_a_node_reads_what_was_left_for_it_and_nobody_reads_it_again(tmp_path: P
 
 def test_one_that_was_changed_or_is_for_another_attempt_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "1.order.0"
-    key = leave_order([path], SAID)
-    content = bytearray(path.read_bytes())
+    key, content = sealed(SAID)
+    content = bytearray(content)
     content[40] ^= 1
-    path.write_bytes(content)
+    leave([path], bytes(content))
     with pytest.raises(ConfigError, match="it is damaged"):
         take_order({ORDER_FILE: f"{key} {path}"})
-    leave_order([path], SAID)
+    leave([path], sealed(SAID)[1])
     with pytest.raises(ConfigError, match="it is damaged"):
         take_order({ORDER_FILE: f"{key} {path}"})
 
