@@ -21,7 +21,7 @@ from cut_wire import CutWire
 from project import Project
 from ray_here import RayHere, ray_here, ray_of_its_own
 from upshift.backends.base import Ended, Job, Started, Waiting
-from upshift.engine.attempts import judge
+from upshift.engine.targets import judge
 from upshift.errors import RequestRefused
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Failure

@@ -19,7 +19,7 @@ from contract.contract_kit import Ground
 from project import Project
 from slurm_here import SlurmHere, instead, slurm_here, slurm_of_its_own
 from upshift.backends.base import Ended, Job, Started, Waiting
-from upshift.engine.attempts import judge
+from upshift.engine.targets import judge
 from upshift.errors import RequestRefused
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Failure

@@ -13,7 +13,7 @@ from contract.contract_kit import PATIENCE, Ground, Watched
 from slurm_here import SlurmHere, instead, slurm_here
 from upshift.backends import watcher
 from upshift.backends.base import Ended, Job, Started, Waiting
-from upshift.engine.attempts import judge, rejoin
+from upshift.engine.targets import judge, rejoin
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Failure, Hardware
 from upshift.runtime.supervisor.serving.array import element_in

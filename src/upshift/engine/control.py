@@ -25,10 +25,9 @@ import attrs
 
 from upshift.backends.base import Ended, Job
 from upshift.backends.registry import open_backend
-from upshift.engine.attempts import fence, rejoin
 from upshift.engine.awaited import withdraw
 from upshift.engine.recovery import is_at, take_over
-from upshift.engine.targets import AttemptState
+from upshift.engine.targets import AttemptState, fence, rejoin
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
 from upshift.errors import BackendError, LeaseLost, RunOwned, StoreError, StoreUnavailable, UsageError
 from upshift.model.configuration import UNCONFIGURED, Configuration, Target

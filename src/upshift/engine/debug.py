@@ -15,9 +15,9 @@ import attrs
 
 from upshift.backends.base import Ask, Offer
 from upshift.backends.inline import InlineBackend
-from upshift.engine.offers import short_of_processes
+from upshift.engine.offers import GrantPlan, short_of_processes
 from upshift.engine.schedule import Demand
-from upshift.engine.targets import GrantPlan, OpenTarget
+from upshift.engine.targets import OpenTarget
 from upshift.engine.tasks import TaskState
 from upshift.errors import NotFound, suggestion
 from upshift.model.configuration import Target

@@ -21,20 +21,25 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
-from upshift.engine.attempts import Verdict, fence, give_up, judge, reader_of, too_many
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock, Timers
 from upshift.engine.control import Command, stopping_line
 from upshift.engine.journal import Decisions, Journal, Shortfalls, over
 from upshift.engine.keys import Keys
+from upshift.engine.offers import GrantPlan
 from upshift.engine.recovery import Admission, Made, Recovery
 from upshift.engine.reuse import Reuse, intact
 from upshift.engine.specs import Specs
 from upshift.engine.targets import (
     AttemptState,
-    GrantPlan,
     OpenTarget,
+    Verdict,
     cancel,
+    fence,
+    give_up,
+    judge,
+    reader_of,
+    too_many,
 )
 from upshift.engine.tasks import (
     CANCELLED,

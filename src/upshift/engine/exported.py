@@ -20,8 +20,9 @@ import attrs
 
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
+from upshift.engine.offers import Proposal
 from upshift.engine.prospects import Prospect, prospects
-from upshift.engine.targets import OpenBackend, Proposal
+from upshift.engine.targets import OpenBackend
 from upshift.errors import RequestRefused, UpshiftError, UsageError, together
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, ordered

@@ -20,10 +20,11 @@ from upshift.engine import RunOptions
 from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.images import origins_of
 from upshift.engine.keys import CodeNamed, Keys
+from upshift.engine.offers import GrantPlan, grant_plans
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.reuse import Hit, Reuse
 from upshift.engine.specs import Specs
-from upshift.engine.targets import GrantPlan, OpenBackend, grant_plans
+from upshift.engine.targets import OpenBackend
 from upshift.engine.tasks import (
     CANCELLED,
     COMPLETED,

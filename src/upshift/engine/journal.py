@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Mapping
 
 import attrs
 
-from upshift.engine.attempts import Verdict
-from upshift.engine.targets import AttemptState, GrantPlan, OpenTarget
+from upshift.engine.offers import GrantPlan
+from upshift.engine.targets import AttemptState, OpenTarget, Verdict
 from upshift.engine.tasks import (
     CANCELLED,
     FAILED,

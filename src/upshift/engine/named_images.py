@@ -13,7 +13,8 @@ import attrs
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.images import needs_of, origins_of, step_images
-from upshift.engine.targets import OpenBackend, close_targets, open_targets, proposals
+from upshift.engine.offers import proposals
+from upshift.engine.targets import OpenBackend, close_targets, open_targets
 from upshift.errors import NotFound, UsageError, suggestion
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph

@@ -1,24 +1,189 @@
-"""What a step is offered: hardware by its backend, and the image and processes that go with it."""
+"""What steps are offered where they run, and what they get: hardware, and the image and processes with it.
+
+::
+
+    backend.offer ─► offered ─► Proposal ─┬─► refusal: one error for all that cannot run
+                                          └─► GrantPlan
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
 import attrs
 
-from upshift.backends.base import Backend, Offer
-from upshift.errors import MissingExtra
-from upshift.model.graph import StepDefinition
+from upshift.backends.base import Ask, Backend, Offer
+from upshift.engine.reuse import Standard
+from upshift.engine.schedule import Demand
+from upshift.engine.targets import OpenTarget, chosen_by_step, of_step
+from upshift.errors import MissingExtra, RequestRefused, UpshiftError
+from upshift.model.graph import Graph, StepDefinition
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.launch import Launch
 
-_LACKING_SHOWN = 6
+
+@attrs.frozen(kw_only=True)
+class Proposal:
+    """What a place offers to a step, before anybody has said yes."""
+
+    step: str  # step, definition: the step
+    definition: StepDefinition
+    place: OpenTarget  # where it would run
+    offer: Offer  # what it would get there
+    strict: bool  # whether it gets all that it asks for, or does not run
+    launch: Launch | None = None  # launch, remarks: as in :class:`GrantPlan`
+    remarks: tuple[str, ...] = ()
+    missing: MissingExtra | None = None
+    """Why none of its tasks could start there: its launcher is not installed. What is reused needs none."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the offer is refused: the step cannot run with it."""
+        return self.offer.granted is None or (self.strict and bool(self.offer.shortfalls))
+
+    @property
+    def standard(self) -> Standard:
+        """As :attr:`GrantPlan.standard`."""
+        return Standard.of(self.strict, self.offer.granted, self.offer.shortfalls)
+
+
+def proposals(
+    graph: Graph, places: Mapping[str | None, OpenTarget], *, strict: bool | None, project: str | None = None
+) -> dict[str, Proposal]:
+    """What each step that is used is offered, by the name of its definition."""
+    found: dict[str, Proposal] = {}
+    for name in graph.used:
+        definition = graph.steps[name]
+        place = places[definition.settings.on]
+        request = definition.settings.resources
+        try:
+            offer = place.backend.offer(ask(definition, place.backend, request))
+        except UpshiftError as error:
+            if definition.settings.on is None:  # it was not the step that chose the place
+                raise
+            raise of_step(error, name, definition) from None
+        own = offered(offer, definition, place.backend, request=request, project=project)
+        found[name] = Proposal(
+            step=name,
+            definition=definition,
+            place=place,
+            offer=own.offer,
+            strict=place.backend.capabilities.strict if strict is None else strict,
+            launch=own.launch,
+            remarks=own.remarks,
+            missing=missing_launcher(name, definition, place.backend, own.offer.granted),
+        )
+    return found
+
+
+def ask(
+    definition: StepDefinition,
+    backend: Backend,
+    request: ResourceSettings,
+    avoid: frozenset[str] | None = None,
+) -> Ask:
+    """All that a step asks of a backend; of its request as much as is said."""
+    settings = definition.settings
+    return Ask(
+        request=request,
+        timeout=settings.timeout,
+        launch=definition.launch,
+        image=settings.docker,
+        secrets=settings.secret_sources,
+        settings=settings.backends.get(backend.name, {}),
+        avoid=avoid,
+    )
+
+
+def refusal(offered: Iterable[Proposal], *, strict: bool | None) -> RequestRefused | None:
+    """The error that names every step that is refused; None: all of them can run."""
+    refused = [proposal for proposal in offered if proposal.refused]
+    return _refusal(refused, strict) if refused else None
+
+
+def _refusal(refused: list[Proposal], strict: bool | None) -> RequestRefused:
+    definition, shortfalls = refused[0].definition, refused[0].offer.shortfalls
+    where = definition.settings.origins.get(shortfalls[0].field if shortfalls else "") or definition.location
+    lines = []
+    fixes = []
+    for proposal in refused:
+        for shortfall in proposal.offer.shortfalls or (_NOTHING,):
+            line = proposal.definition.settings.origins.get(shortfall.field) or proposal.definition.location
+            at = f" ({line})" if line and line != where else ""
+            lines.append(
+                f"{proposal.step}{at}: asked {shortfall.asked}, gets {shortfall.got}: {shortfall.why}"
+            )
+            fixes.append(shortfall.fix or "Request less.")
+    places = list(dict.fromkeys(repr(proposal.place.target.name) for proposal in refused))
+    steps = [proposal.step for proposal in refused]
+    if any(proposal.place.others for proposal in refused if proposal.definition.settings.on is None):
+        fixes.append("Or choose another target with --on.")
+    fixes += [
+        chosen_by_step(one.step, one.definition) for one in refused if one.definition.settings.on is not None
+    ]
+    if all(proposal.offer.granted is not None for proposal in refused):
+        with_less = "With --best-effort" if strict is None else "Without --strict"
+        if any(proposal.place.backend.capabilities.strict for proposal in refused):
+            with_less = "With --best-effort"
+        fixes.append(f"{with_less}, the run continues with what is available.")
+    return RequestRefused(
+        f"target{'s' if len(places) > 1 else ''} {' and '.join(places)} cannot give "
+        f"what {' and '.join(steps)} {'ask' if len(steps) > 1 else 'asks'} for",
+        where=where,
+        why="\n".join(lines),
+        fix=" ".join(dict.fromkeys(fixes)),
+    )
+
+
+_NOTHING = Shortfall(field="", asked="what it needs", got="nothing", why="the backend cannot run it")
+
+
+@attrs.frozen(kw_only=True)
+class GrantPlan:
+    """What a step gets."""
+
+    place: OpenTarget  # where it runs
+    granted: Hardware  # what it is granted there
+    demand: Demand  # what it takes up there
+    strict: bool  # whether it gets all that it asks for, or does not run
+    shortfalls: tuple[Shortfall, ...] = ()  # what it does not get
+    launch: Launch | None = None  # how many processes it has there, and how they are started; None: one
+    remarks: tuple[str, ...] = ()  # what is worth a word though it gets what it asks for
+    request: ResourceSettings | None = None  # what it asks for, where that is not what its definition says
+    avoid: frozenset[str] | None = None  # nodes that were lost in earlier attempts; None: this is the first
+
+    @property
+    def degraded(self) -> bool:
+        """Whether the step gets less than it asks for."""
+        return bool(self.shortfalls)
+
+    @property
+    def standard(self) -> Standard:
+        """By what its earlier results are judged."""
+        return Standard.of(self.strict, self.granted, self.shortfalls)
+
+
+def grant_plans(offered: Mapping[str, Proposal]) -> dict[str, GrantPlan]:
+    """What each step that is used gets, by the name of its definition; none of them is refused."""
+    return {
+        name: GrantPlan(
+            place=proposal.place,
+            granted=proposal.offer.granted,
+            demand=Demand.of(proposal.offer.granted, proposal.offer.alternatives, launch=proposal.launch),
+            strict=proposal.strict,
+            shortfalls=proposal.offer.shortfalls,
+            launch=proposal.launch,
+            remarks=proposal.remarks,
+        )
+        for name, proposal in offered.items()
+        if proposal.offer.granted is not None  # always: nothing at all would have been refused
+    }
 
 
 @attrs.frozen(kw_only=True)
@@ -202,6 +367,9 @@ def _on_one_node(offer: Offer, granted: Hardware, request: ResourceSettings) -> 
         fix="@run_with_accelerate and @run_with_torchrun start processes on all nodes.",
     )
     return attrs.evolve(offer, granted=attrs.evolve(granted, nodes=1), shortfalls=(*offer.shortfalls, less))
+
+
+_LACKING_SHOWN = 6
 
 
 def _enumerated(things: tuple[str, ...]) -> str:

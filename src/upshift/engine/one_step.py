@@ -22,11 +22,11 @@ from queue import SimpleQueue
 import attrs
 
 from upshift.backends.registry import open_backend
-from upshift.engine.attempts import fence
 from upshift.engine.exported import Order, StepOrder
+from upshift.engine.offers import GrantPlan
 from upshift.engine.schedule import Demand
 from upshift.engine.specs import Shipped, Specs
-from upshift.engine.targets import GrantPlan, OpenTarget
+from upshift.engine.targets import OpenTarget, fence
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, SKIPPED, TaskState, task_inputs, why_skipped
 from upshift.engine.upstream import task_of, upstream_of
 from upshift.engine.walk import Walk

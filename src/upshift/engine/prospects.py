@@ -16,15 +16,8 @@ import attrs
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.images import MadeImage, StepImages, step_images
-from upshift.engine.targets import (
-    OpenBackend,
-    OpenTarget,
-    Proposal,
-    close_targets,
-    open_targets,
-    proposals,
-    refusal,
-)
+from upshift.engine.offers import Proposal, proposals, refusal
+from upshift.engine.targets import OpenBackend, OpenTarget, close_targets, open_targets
 from upshift.errors import RequestRefused, UpshiftError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, StepDefinition

@@ -12,12 +12,11 @@ from pathlib import Path
 import attrs
 
 from upshift.backends.base import Ended, Job
-from upshift.engine.attempts import Verdict, fence, judge, reader_of, rejoin
 from upshift.engine.journal import Journal
 from upshift.engine.keys import Keys, debugged_key
 from upshift.engine.reuse import Hit, Reuse, Standard, intact, shortcoming
 from upshift.engine.schedule import Demand
-from upshift.engine.targets import AttemptState, OpenTarget
+from upshift.engine.targets import AttemptState, OpenTarget, Verdict, fence, judge, reader_of, rejoin
 from upshift.engine.tasks import COMPLETED, PENDING, RUNNING, TaskState
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target

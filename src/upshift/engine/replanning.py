@@ -6,9 +6,8 @@ import math
 
 import attrs
 
-from upshift.engine.offers import Offered, offered
+from upshift.engine.offers import GrantPlan, Offered, ask, offered
 from upshift.engine.schedule import Demand
-from upshift.engine.targets import GrantPlan, ask
 from upshift.errors import UpshiftError
 from upshift.model.graph import StepDefinition
 from upshift.model.settings.resources import ResourceSettings

@@ -23,17 +23,12 @@ from upshift.engine.driver import Driver
 from upshift.engine.images import MadeImage, StepImages
 from upshift.engine.journal import Journal
 from upshift.engine.keys import CodeNamed, Keys
-from upshift.engine.offers import short_of_processes
+from upshift.engine.offers import GrantPlan, grant_plans, short_of_processes
 from upshift.engine.prospects import Prospect, prospects, takes_no_steps
 from upshift.engine.recovery import Recovery, take_over
 from upshift.engine.reuse import Reuse
 from upshift.engine.specs import Keeper, Shipped, Specs, ship
-from upshift.engine.targets import (
-    GrantPlan,
-    OpenBackend,
-    OpenTarget,
-    grant_plans,
-)
+from upshift.engine.targets import OpenBackend, OpenTarget
 from upshift.engine.walk import Walk
 from upshift.errors import (
     EngineStopped,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.engine.targets import GrantPlan, OpenTarget
+from upshift.engine.offers import GrantPlan
+from upshift.engine.targets import OpenTarget
 from upshift.engine.tasks import TaskState
 from upshift.errors import UpshiftError
 from upshift.model.graph import Graph

@@ -1,28 +1,28 @@
-"""The targets of a run, and what its steps get there."""
+"""The targets of a run, and the attempts that run there: following what one prints, and judging its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import attrs
 
-from upshift.backends.base import Ask, Backend, Ended, Event, Offer
+from upshift.backends.base import Backend, Ended, Event, Job
 from upshift.backends.registry import open_backend as open_registered
-from upshift.engine.attempts import LogReader
-from upshift.engine.offers import missing_launcher, offered
-from upshift.engine.reuse import Standard
 from upshift.engine.schedule import Demand, Queue, Room
 from upshift.engine.tasks import TaskState
-from upshift.errors import BackendError, ConfigError, MissingExtra, NotFound, RequestRefused, UpshiftError
+from upshift.errors import BackendError, ConfigError, NotFound, StoreUnavailable, UpshiftError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, StepDefinition
-from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec.hardware import Hardware, Shortfall
-from upshift.model.spec.launch import Launch
-from upshift.model.spec.task import Failure, TaskId, TaskSpec
+from upshift.model.settings.retry import STOPPED
+from upshift.model.spec.task import Failure, TaskId, TaskResult, TaskSpec
+from upshift.runtime.storage.log_text import ROW, last_frames
+from upshift.runtime.storage.store import Store
 
 OpenBackend = Callable[..., Backend]
 """As :func:`upshift.backends.registry.open_backend`."""
@@ -55,6 +55,76 @@ class OpenTarget:
     def _receive(self, event: Event) -> None:
         # Handles are unique within a backend only.
         self._inbox.put((self, event))
+
+
+def open_targets(
+    graph: Graph,
+    configuration: Configuration,
+    target: str | None,
+    *,
+    inbox: SimpleQueue[Any],
+    open_backend: OpenBackend = open_registered,
+) -> dict[str | None, OpenTarget]:
+    """Open the backend of each target that the graph's steps name; the run's own is under None."""
+    own = configuration.target(target)
+    others = own.name != "local" or bool(configuration.targets.keys() - {"local"})
+    store = configuration.store_address(own)
+    places: dict[str | None, OpenTarget] = {}
+    try:
+        places[None] = OpenTarget(own, store=store, inbox=inbox, open_backend=open_backend, others=others)
+        by_target = {own.name: places[None]}
+        used = set(graph.used)
+        for name, definition in graph.steps.items():
+            if name not in used or definition.settings.on in places:
+                continue
+            other = _target_of(name, definition, configuration)
+            if other.name not in by_target:
+                if configuration.store_address(other) != store:
+                    raise ConfigError(
+                        f"step {name} runs on target {other.name!r}, whose store is not that of {own.name!r}",
+                        where=definition.location,
+                        why="The steps of a run hand each other their results through one store.",
+                        fix="Give both targets the same store.",
+                    )
+                try:
+                    by_target[other.name] = OpenTarget(
+                        other, store=store, inbox=inbox, open_backend=open_backend
+                    )
+                except UpshiftError as error:
+                    raise of_step(error, name, definition) from None
+            places[definition.settings.on] = by_target[other.name]
+    except BaseException:
+        close_targets(places.values())
+        raise
+    return places
+
+
+def close_targets(places: Iterable[OpenTarget]) -> None:
+    """Close each backend once."""
+    for place in dict.fromkeys(places):
+        place.backend.close()
+
+
+def _target_of(name: str, definition: StepDefinition, configuration: Configuration) -> Target:
+    try:
+        return configuration.target(definition.settings.on)
+    except NotFound as error:
+        error.what = f"step {name}: {error.what}"
+        error.where = definition.settings.origins.get("on") or definition.location or error.where
+        raise
+
+
+def of_step(error: UpshiftError, name: str, definition: StepDefinition) -> UpshiftError:
+    """The error of a place that the step chose: where it did, and that nobody else can choose another."""
+    error.where = error.where or definition.location
+    error.fix = " ".join(filter(None, (error.fix, chosen_by_step(name, definition))))
+    return error
+
+
+def chosen_by_step(name: str, definition: StepDefinition) -> str:
+    """Where a step says itself that it runs there."""
+    on, where = definition.settings.on, definition.settings.origins.get("on") or definition.location
+    return f"{name} has on={on!r}{f' ({where})' if where else ''}, which --on does not change."
 
 
 @attrs.define(eq=False, repr=False)
@@ -133,227 +203,181 @@ def cancel(
             yield some, error
 
 
-@attrs.frozen(kw_only=True)
-class GrantPlan:
-    """What a step gets."""
+@attrs.frozen
+class Verdict:
+    """What became of an attempt."""
 
-    place: OpenTarget  # where it runs
-    granted: Hardware  # what it is granted there
-    demand: Demand  # what it takes up there
-    strict: bool  # whether it gets all that it asks for, or does not run
-    shortfalls: tuple[Shortfall, ...] = ()  # what it does not get
-    launch: Launch | None = None  # how many processes it has there, and how they are started; None: one
-    remarks: tuple[str, ...] = ()  # what is worth a word though it gets what it asks for
-    request: ResourceSettings | None = None  # what it asks for, where that is not what its definition says
-    avoid: frozenset[str] | None = None  # nodes that were lost in earlier attempts; None: this is the first
+    result: TaskResult | None  # what it recorded, where that is a result of this very attempt
+    failure: Failure | None  # why it did not complete; None: it did
 
     @property
-    def degraded(self) -> bool:
-        """Whether the step gets less than it asks for."""
-        return bool(self.shortfalls)
+    def status(self) -> str:
+        """Status of the attempt."""
+        if self.failure is None:
+            return "completed"
+        return "cancelled" if self.failure.reason == "cancelled" else "failed"
 
     @property
-    def standard(self) -> Standard:
-        """By what its earlier results are judged."""
-        return Standard.of(self.strict, self.granted, self.shortfalls)
+    def words(self) -> Failure | None:
+        """Why it did not complete, where its result does not say so itself."""
+        return None if self.result is not None and self.result.failure == self.failure else self.failure
 
 
-def open_targets(
-    graph: Graph,
-    configuration: Configuration,
-    target: str | None,
+def judge(
+    attempt_of: TaskId,
+    number: int,
+    result: TaskResult | None,
+    ended: Ended | None,
     *,
-    inbox: SimpleQueue[Any],
-    open_backend: OpenBackend = open_registered,
-) -> dict[str | None, OpenTarget]:
-    """Open the backend of each target that the graph's steps name; the run's own is under None."""
-    own = configuration.target(target)
-    others = own.name != "local" or bool(configuration.targets.keys() - {"local"})
-    store = configuration.store_address(own)
-    places: dict[str | None, OpenTarget] = {}
-    try:
-        places[None] = OpenTarget(own, store=store, inbox=inbox, open_backend=open_backend, others=others)
-        by_target = {own.name: places[None]}
-        used = set(graph.used)
-        for name, definition in graph.steps.items():
-            if name not in used or definition.settings.on in places:
-                continue
-            other = _target_of(name, definition, configuration)
-            if other.name not in by_target:
-                if configuration.store_address(other) != store:
-                    raise ConfigError(
-                        f"step {name} runs on target {other.name!r}, whose store is not that of {own.name!r}",
-                        where=definition.location,
-                        why="The steps of a run hand each other their results through one store.",
-                        fix="Give both targets the same store.",
-                    )
-                try:
-                    by_target[other.name] = OpenTarget(
-                        other, store=store, inbox=inbox, open_backend=open_backend
-                    )
-                except UpshiftError as error:
-                    raise _of_step(error, name, definition) from None
-            places[definition.settings.on] = by_target[other.name]
-    except BaseException:
-        close_targets(places.values())
-        raise
-    return places
+    cancelled: bool = False,
+) -> Verdict:
+    """What became of an attempt that is over.
+
+    What it recorded in the store counts; the backend's word where there is nothing, or where the supervisor
+    knows no more than that somebody has sent a signal.
+    """
+    if result is not None and (result.task, result.attempt) == (attempt_of, number):
+        if result.status == "completed":
+            return Verdict(result, None)
+        unexplained = Failure(
+            reason="cancelled" if result.status == "cancelled" else "infrastructure",
+            message=f"the attempt recorded that it was {result.status}, and no reason",
+        )
+        failure = result.failure or unexplained
+        if failure.reason == STOPPED and ended is not None and ended.reason is not None:
+            said = f"{ended.message}; {failure.message}" if ended.message else failure.message
+            failure = attrs.evolve(failure, reason=ended.reason, message=said)
+        return Verdict(result, failure)
+    reason = (ended.reason if ended else None) or ("cancelled" if cancelled else "infrastructure")
+    words = "it was stopped" if cancelled else "the supervisor died without a result"
+    message = (ended.message if ended else None) or words
+    return Verdict(None, Failure(reason=reason, message=message, node=ended.node if ended else None))
 
 
-def close_targets(places: Iterable[OpenTarget]) -> None:
-    """Close each backend once."""
-    for place in dict.fromkeys(places):
-        place.backend.close()
+def too_many(task: TaskState, result: TaskResult, most: int | None) -> Failure | None:
+    """Why more tasks would follow than the user allows; None: they do not."""
+    found = [result.outputs[name].items for name in task.node.node.by_item if name in result.outputs]
+    items = max(filter(None, found), default=0)
+    if most is None or items <= most:
+        return None
+    what = f"{items:,} tasks would follow {task}, and --max-num-splits allows {most:,}"
+    fix = "Allow more, or make a shorter list."
+    return Failure(reason="user-error", message=what, where=task.node.definition.location, fix=fix)
 
 
-def _target_of(name: str, definition: StepDefinition, configuration: Configuration) -> Target:
-    try:
-        return configuration.target(definition.settings.on)
-    except NotFound as error:
-        error.what = f"step {name}: {error.what}"
-        error.where = definition.settings.origins.get("on") or definition.location or error.where
-        raise
+def give_up(store: Store, task: TaskId, number: int) -> bool:
+    """See that an attempt without a result never begins. False: it has begun, and may still run."""
+    return store.claim_attempt(task, number, by="an engine that gave it up")
 
 
-def _of_step(error: UpshiftError, name: str, definition: StepDefinition) -> UpshiftError:
-    """The error of a place that the step chose: where it did, and that nobody else can choose another."""
-    error.where = error.where or definition.location
-    error.fix = " ".join(filter(None, (error.fix, _chosen(name, definition))))
-    return error
+def fence(store: Store, task: TaskId, number: int) -> None:
+    """See that nothing comes of an attempt that is over, should a scheduler start it once more."""
+    with suppress(StoreUnavailable):  # where this cannot be written, no result can
+        give_up(store, task, number)
 
 
-def _chosen(name: str, definition: StepDefinition) -> str:
-    """Where a step says itself that it runs there."""
-    on, where = definition.settings.on, definition.settings.origins.get("on") or definition.location
-    return f"{name} has on={on!r}{f' ({where})' if where else ''}, which --on does not change."
+def rejoin(
+    backend: Backend, jobs: Sequence[tuple[Job, str | None]], store: Store
+) -> list[tuple[str | None, Ended | None]]:
+    """Watch jobs of an earlier engine, by the handles that it recorded.
+
+    Gives the handle of each, and how it ended that does not run any more. One that is not found has not
+    begun, and never does.
+    """
+    handles = [handle for _, handle in jobs]
+
+    def look_for(which: list[int]) -> None:
+        for place, handle in zip(
+            which, backend.find([jobs[i][0] for i in which]) if which else (), strict=True
+        ):
+            handles[place] = handle
+
+    look_for([i for i, handle in enumerate(handles) if handle is None])
+    missing = [(i, jobs[i][0].spec) for i, handle in enumerate(handles) if handle is None]
+    # What has begun cannot be given up; it has perhaps begun since it was looked for.
+    look_for([i for i, spec in missing if not give_up(store, spec.task, spec.attempt)])
+    known = {handle: job for (job, _), handle in zip(jobs, handles, strict=True) if handle is not None}
+    ends = backend.attach(known) if known else {}
+    return [(h, Ended(handle="") if h is None else ends[h]) for h in handles]
 
 
-@attrs.frozen(kw_only=True)
-class Proposal:
-    """What a place offers to a step, before anybody has said yes."""
+_BLOCK = 1 << 16
 
-    step: str  # step, definition: the step
-    definition: StepDefinition
-    place: OpenTarget  # where it would run
-    offer: Offer  # what it would get there
-    strict: bool  # whether it gets all that it asks for, or does not run
-    launch: Launch | None = None  # launch, remarks: as in :class:`GrantPlan`
-    remarks: tuple[str, ...] = ()
-    missing: MissingExtra | None = None
-    """Why none of its tasks could start there: its launcher is not installed. What is reused needs none."""
+
+_LONGEST = 1 << 20
+"""A line is passed on in pieces of this many bytes, so that one without an end does not fill memory."""
+
+
+_SHOWN = 1 << 12
+"""Bytes of a line without an end that are shown."""
+
+
+def reader_of(store: Store, spec: TaskSpec, *, skip: bool = False) -> LogReader:
+    """What reads the log of an attempt."""
+    path = store.log_path(spec.task, spec.attempt)
+    main = None if spec.launch is None else store.rank_log_path(spec.task, spec.attempt, 0)
+    return LogReader(path, skip=skip, main=main)
+
+
+class LogReader:
+    """Reads the log of an attempt from where it stopped the last time; of each line the last frame."""
+
+    __slots__ = ("_drawn", "_main", "_offset", "_path", "_rest")
+
+    def __init__(self, path: Path, *, skip: bool = False, main: Path | None = None) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if skip and path.exists() else 0
+        self._rest = b""
+        self._main = main
+        self._drawn = b""
+
+    def read(self, show: Callable[[str], None], *, size: int | None = None, end: bool = False) -> None:
+        """Show the whole lines that are new, a block at a time."""
+        if size is None or size > self._offset:
+            self._read_blocks(show)
+        if end and self._rest:
+            if self._rest.strip():  # a bar that was wiped out leaves blanks
+                show(_text(self._rest) + "\n")
+            self._rest = b""
+        if self._main is not None:
+            self._drawn = b"" if end else _last_line(self._main)
 
     @property
-    def refused(self) -> bool:
-        """Whether the offer is refused: the step cannot run with it."""
-        return self.offer.granted is None or (self.strict and bool(self.offer.shortfalls))
+    def unfinished(self) -> str:
+        """The line that has no end yet, as it stands; several, where several are drawn at once."""
+        text = _text((self._drawn or self._rest)[-_SHOWN:].strip().replace(ROW, b"\n"))
+        if not self._drawn or not text:
+            return text
+        return "\n".join(f"[rank 0] {line}" for line in text.split("\n"))
 
-    @property
-    def standard(self) -> Standard:
-        """As :attr:`GrantPlan.standard`."""
-        return Standard.of(self.strict, self.offer.granted, self.offer.shortfalls)
-
-
-def proposals(
-    graph: Graph, places: Mapping[str | None, OpenTarget], *, strict: bool | None, project: str | None = None
-) -> dict[str, Proposal]:
-    """What each step that is used is offered, by the name of its definition."""
-    found: dict[str, Proposal] = {}
-    for name in graph.used:
-        definition = graph.steps[name]
-        place = places[definition.settings.on]
-        request = definition.settings.resources
+    def _read_blocks(self, show: Callable[[str], None]) -> None:
         try:
-            offer = place.backend.offer(ask(definition, place.backend, request))
-        except UpshiftError as error:
-            if definition.settings.on is None:  # it was not the step that chose the place
-                raise
-            raise _of_step(error, name, definition) from None
-        own = offered(offer, definition, place.backend, request=request, project=project)
-        found[name] = Proposal(
-            step=name,
-            definition=definition,
-            place=place,
-            offer=own.offer,
-            strict=place.backend.capabilities.strict if strict is None else strict,
-            launch=own.launch,
-            remarks=own.remarks,
-            missing=missing_launcher(name, definition, place.backend, own.offer.granted),
-        )
-    return found
+            file = open(self._path, "rb", buffering=0)  # noqa: SIM115
+        except FileNotFoundError:  # it has printed nothing
+            return
+        with file:
+            file.seek(self._offset)
+            while block := file.read(_BLOCK):
+                self._offset += len(block)
+                whole, newline, rest = block.rpartition(b"\n")
+                if newline:
+                    show(_text(last_frames(self._rest + whole + newline)))
+                    self._rest = b""
+                self._rest = last_frames(self._rest + rest)
+                if len(self._rest) > _LONGEST:
+                    show(_text(self._rest) + "\n")
+                    self._rest = b""
 
 
-def ask(
-    definition: StepDefinition,
-    backend: Backend,
-    request: ResourceSettings,
-    avoid: frozenset[str] | None = None,
-) -> Ask:
-    """All that a step asks of a backend; of its request as much as is said."""
-    settings = definition.settings
-    return Ask(
-        request=request,
-        timeout=settings.timeout,
-        launch=definition.launch,
-        image=settings.docker,
-        secrets=settings.secret_sources,
-        settings=settings.backends.get(backend.name, {}),
-        avoid=avoid,
-    )
+def _last_line(path: Path) -> bytes:
+    """The line that a log ends with, if it has no end yet; of one that is drawn again its last frame."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN))
+            return last_frames(file.read().rpartition(b"\n")[2])
+    except FileNotFoundError:  # it has printed nothing
+        return b""
 
 
-def refusal(offered: Iterable[Proposal], *, strict: bool | None) -> RequestRefused | None:
-    """The error that names every step that is refused; None: all of them can run."""
-    refused = [proposal for proposal in offered if proposal.refused]
-    return _refusal(refused, strict) if refused else None
-
-
-def grant_plans(offered: Mapping[str, Proposal]) -> dict[str, GrantPlan]:
-    """What each step that is used gets, by the name of its definition; none of them is refused."""
-    return {
-        name: GrantPlan(
-            place=proposal.place,
-            granted=proposal.offer.granted,
-            demand=Demand.of(proposal.offer.granted, proposal.offer.alternatives, launch=proposal.launch),
-            strict=proposal.strict,
-            shortfalls=proposal.offer.shortfalls,
-            launch=proposal.launch,
-            remarks=proposal.remarks,
-        )
-        for name, proposal in offered.items()
-        if proposal.offer.granted is not None  # always: nothing at all would have been refused
-    }
-
-
-def _refusal(refused: list[Proposal], strict: bool | None) -> RequestRefused:
-    definition, shortfalls = refused[0].definition, refused[0].offer.shortfalls
-    where = definition.settings.origins.get(shortfalls[0].field if shortfalls else "") or definition.location
-    lines = []
-    fixes = []
-    for proposal in refused:
-        for shortfall in proposal.offer.shortfalls or (_NOTHING,):
-            line = proposal.definition.settings.origins.get(shortfall.field) or proposal.definition.location
-            at = f" ({line})" if line and line != where else ""
-            lines.append(
-                f"{proposal.step}{at}: asked {shortfall.asked}, gets {shortfall.got}: {shortfall.why}"
-            )
-            fixes.append(shortfall.fix or "Request less.")
-    places = list(dict.fromkeys(repr(proposal.place.target.name) for proposal in refused))
-    steps = [proposal.step for proposal in refused]
-    if any(proposal.place.others for proposal in refused if proposal.definition.settings.on is None):
-        fixes.append("Or choose another target with --on.")
-    fixes += [_chosen(one.step, one.definition) for one in refused if one.definition.settings.on is not None]
-    if all(proposal.offer.granted is not None for proposal in refused):
-        with_less = "With --best-effort" if strict is None else "Without --strict"
-        if any(proposal.place.backend.capabilities.strict for proposal in refused):
-            with_less = "With --best-effort"
-        fixes.append(f"{with_less}, the run continues with what is available.")
-    return RequestRefused(
-        f"target{'s' if len(places) > 1 else ''} {' and '.join(places)} cannot give "
-        f"what {' and '.join(steps)} {'ask' if len(steps) > 1 else 'asks'} for",
-        where=where,
-        why="\n".join(lines),
-        fix=" ".join(dict.fromkeys(fixes)),
-    )
-
-
-_NOTHING = Shortfall(field="", asked="what it needs", got="nothing", why="the backend cannot run it")
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
-from upshift.engine.attempts import LogReader
+from upshift.engine.targets import LogReader
 
 
 def test_only_whole_lines_are_shown_until_the_end(tmp_path: Path) -> None:

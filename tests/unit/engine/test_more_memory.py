@@ -12,9 +12,10 @@ from engine_kit import Bench
 from upshift.backends.base import Capabilities, Offer
 from upshift.backends.fake import Fail, FakeCluster
 from upshift.config import DockerSettings
+from upshift.engine.offers import GrantPlan
 from upshift.engine.replanning import with_more_memory
 from upshift.engine.schedule import Demand
-from upshift.engine.targets import GrantPlan, OpenTarget
+from upshift.engine.targets import OpenTarget
 from upshift.errors import RunFailed
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.retry import Retry
