@@ -28,7 +28,7 @@ from upshift.engine.keys import Keys
 from upshift.engine.tasks import TaskState, task_inputs
 from upshift.engine.walk import Walk
 from upshift.model.spec.calls import bind
-from upshift.model.spec.work import ONCE
+from upshift.model.spec.task import ONCE
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.usercode.modules import resolve

@@ -25,7 +25,7 @@ from upshift.model.graph import (
 from upshift.model.growth import Growth
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec import Artifact, EntryPoint, Failure, Hardware, TaskId, TaskResult, encode, to_json
-from upshift.model.spec.work import UNCACHED
+from upshift.model.spec.task import UNCACHED
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.history.runs import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from upshift.model.settings.catalogue import KINDS, Kind
+from upshift.model.settings.kinds import KINDS, Kind
 from upshift.model.settings.sizes import format_size
 
 PLACE = "<!-- accelerators -->"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from upshift.images.official import OFFICIAL, Official, fits, nearest
-from upshift.model.settings.catalogue import KINDS
+from upshift.model.settings.kinds import KINDS
 from upshift.runtime.accelerators.compatibility import (
     DRIVER_OF_CUDA,
     LEAST_DRIVER,

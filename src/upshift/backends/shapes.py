@@ -7,10 +7,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
+from upshift.model.settings.accelerator import Wanted
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
-from upshift.model.settings.wanted import Wanted
 from upshift.model.spec.hardware import Device, Shortfall
 
 

@@ -44,8 +44,7 @@ from upshift.model.graph import Graph, Node, StepDefinition, needs, references, 
 from upshift.model.settings.secrets import at_node, read_secrets, secret_files
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.task import Code, TaskId
-from upshift.model.spec.work import UNCACHED
+from upshift.model.spec.task import UNCACHED, Code, TaskId
 from upshift.report.views.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rebuild import open_catalog

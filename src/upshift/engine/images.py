@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
     from upshift.images.environments import PreparedEnvironment
     from upshift.images.preparing import Prepared
-    from upshift.model.settings.wanted import Wanted
+    from upshift.model.settings.accelerator import Wanted
 
 OF_DOCKER = "docker."
 """What the origins of fields of the image's settings are found under."""

@@ -34,7 +34,7 @@ from upshift.model.plain import UNKNOWN, changes, is_opaque, words
 from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.codec import encode
 from upshift.model.spec.launch import Launch
-from upshift.model.spec.work import CODE, DEBUGGED, ONCE
+from upshift.model.spec.task import CODE, DEBUGGED, ONCE
 from upshift.runtime.storage import artifacts
 
 CodeNamed = Callable[[str], Mapping[str, str]]

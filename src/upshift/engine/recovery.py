@@ -22,8 +22,7 @@ from upshift.errors import ConfigError
 from upshift.model.configuration import Target
 from upshift.model.spec.artifact import Value
 from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
-from upshift.model.spec.work import same_work
+from upshift.model.spec.task import TaskId, TaskResult, TaskSpec, same_work
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rebuild import bring_in
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from upshift.errors import ImageError
-from upshift.model.settings import image_names as names
+from upshift.model.settings import docker_fields as names
 
 DOCKER_HUB = "docker.io"
 """The registry of names that begin with none."""

@@ -12,8 +12,7 @@ from upshift.engine.walk import Walk
 from upshift.model.graph import Graph, Node, StepDefinition
 from upshift.model.spec.artifact import Artifact, Collected
 from upshift.model.spec.launch import Launch
-from upshift.model.spec.task import EntryPoint
-from upshift.model.spec.work import same_inputs, same_work
+from upshift.model.spec.task import EntryPoint, same_inputs, same_work
 
 
 def _parts(launch: Launch | None) -> object:

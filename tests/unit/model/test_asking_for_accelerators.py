@@ -8,7 +8,7 @@ import pytest
 
 from upshift.config import ResourceSettings
 from upshift.errors import SettingsError
-from upshift.model.settings.wanted import Wanted
+from upshift.model.settings.accelerator import Wanted
 from upshift.model.spec.codec import from_json, to_json
 from upshift.model.spec.hardware import Hardware
 

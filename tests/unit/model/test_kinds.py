@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from upshift.errors import SettingsError
-from upshift.model.settings.catalogue import KINDS
-from upshift.model.settings.kinds import kind_named, kind_of_model, members, most_memory
+from upshift.model.settings.kinds import KINDS, kind_named, kind_of_model, members, most_memory
 from upshift.model.settings.resources import VENDORS
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from recorder import LONG, STARTED, Recorder
 from upshift.model.spec import Failure, TaskId
-from upshift.model.spec.work import UNCACHED
+from upshift.model.spec.task import UNCACHED
 from upshift.report.terminal.layout import Page, cells
 from upshift.report.terminal.tables import runs_table, show_run, summary
 from upshift.runs.catalog.rows import RunRow, TaskRow

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import attrs
 
+from upshift.model.settings.accelerator import Wanted
 from upshift.model.settings.kinds import kind_named
 from upshift.model.settings.sizes import format_size
-from upshift.model.settings.wanted import Wanted
 
 TABLE = Path(__file__).with_name("instances.csv")
 MIB = 1 << 20

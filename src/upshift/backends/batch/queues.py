@@ -11,9 +11,9 @@ import attrs
 from upshift.backends.base import Ask, Finding, Offer
 from upshift.backends.batch.instances import MIB, REGISTERED, InstanceType, size, table, types_of
 from upshift.errors import RequestRefused
+from upshift.model.settings.accelerator import Wanted
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
-from upshift.model.settings.wanted import Wanted
 from upshift.model.spec.hardware import CGROUP, SCHEDULER, Device, Hardware, Shortfall
 
 EC2, FARGATE = "EC2", "FARGATE"

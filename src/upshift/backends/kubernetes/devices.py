@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from upshift.model.settings.catalogue import Kind
+from upshift.model.settings.kinds import Kind
 
 RESOURCES: Mapping[str, tuple[str, ...]] = {
     "nvidia": ("nvidia.com/gpu",),

@@ -15,10 +15,10 @@ from upshift.backends.base import Finding, Offer
 from upshift.backends.kubernetes import devices
 from upshift.backends.shapes import Fit, largest
 from upshift.errors import RequestRefused
+from upshift.model.settings.accelerator import Wanted
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
-from upshift.model.settings.wanted import Wanted
 from upshift.model.spec.hardware import CGROUP, SCHEDULER, Device, Hardware, Shortfall
 
 POD = "pod"

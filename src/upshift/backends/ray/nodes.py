@@ -12,9 +12,9 @@ import attrs
 from upshift.backends.base import Finding, Offer
 from upshift.backends.shapes import Fit, largest
 from upshift.errors import RequestRefused
+from upshift.model.settings.accelerator import Wanted
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
-from upshift.model.settings.wanted import Wanted
 from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware
 
 TYPE = "accelerator_type:"

@@ -10,9 +10,9 @@ from typing import Any
 from upshift.backends.scheduler import Launch
 from upshift.backends.yaml_text import yaml_of
 from upshift.errors import RequestRefused
+from upshift.model.settings.accelerator import Wanted
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.settings.wanted import Wanted
 from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware, Shortfall
 
 _GIB, _GB = 1 << 30, 10**9

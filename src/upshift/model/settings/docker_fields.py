@@ -1,7 +1,6 @@
-"""What the fields of :class:`~upshift.config.DockerSettings` take: converters, given a value and its field.
+"""The grammar of image names, as texts of regular expressions: one for settings and for what reads them.
 
-Each gives the value as it is kept, None where nothing was said, and refuses what is invalid with a
-:class:`~upshift.errors.SettingsError`. No message shows what may be a secret.
+Source: https://github.com/distribution/reference/blob/main/reference.go, read in November 2026.
 """
 
 from __future__ import annotations
@@ -13,9 +12,23 @@ from typing import Any
 
 from upshift.errors import SettingsError, nearest, user_location
 from upshift.model.checks import MOST_TEXT, MOST_VARIABLE, MOST_VARIABLES, shown, unfit
-from upshift.model.settings import image_names as names
 from upshift.model.settings.fields import bad_value
 from upshift.model.settings.leaks import looks_secret, secret_in, unexpanded_in
+
+# The grammar of image names: https://github.com/distribution/reference/blob/main/reference.go, November 2026.
+_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+
+REGISTRY = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
+REPOSITORY = rf"{_PART}(?:/{_PART})*"
+TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+DIGEST = r"(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})"
+ID = r"(?:sha256:)?[0-9a-f]{64}"
+
+NAME = rf"(?:(?=[^/]*[.:]|localhost/){REGISTRY}/)?{REPOSITORY}"
+"""Of a repository, in a registry or in the usual one."""
+
+IMAGE = rf"{NAME}(?::{TAG})?(?:@{DIGEST})?"
 
 _OWNER = "DockerSettings"
 
@@ -29,7 +42,7 @@ _ONE_EQUALS_SIGN = rf"({_NAME}\s*(?:\[[^\]]*\])?)\s*=\s*([^=\s]+)"
 _PATH_OR_ADDRESS = r"[.~/].*|.*://.*|.*/.*|.*\.(?:whl|zip|tar\.gz)"
 _APT = r"[a-z0-9][a-z0-9+.-]+(?::[a-z0-9-]+)?(?:=[A-Za-z0-9.+:~-]+|/[a-z0-9-]+)?"
 _OPTION = r"-{0,2}([A-Za-z][A-Za-z0-9_-]*)"
-_IMAGE = rf"{names.IMAGE}|sha256:[0-9a-f]{{64}}"
+_IMAGE = rf"{IMAGE}|sha256:[0-9a-f]{{64}}"
 _USER = r"[a-z_][a-z0-9_-]*\$?|[0-9]+"
 LONGEST_NUMBER = 1024  # bits of a variable's value
 _HIGHEST_ID = 2**32 - 2  # of a user or a group; the next number stands for none
@@ -148,8 +161,8 @@ def _image_meant(text: str) -> str | None:
 
 def _repository_meant(text: str) -> str | None:
     meant = _image_meant(text) or text
-    name = re.sub(rf"(?::{names.TAG})?(?:@.*)?$", "", meant)
-    return name if re.fullmatch(names.NAME, name) else None
+    name = re.sub(rf"(?::{TAG})?(?:@.*)?$", "", meant)
+    return name if re.fullmatch(NAME, name) else None
 
 
 def platform(value: Any, field: Any) -> str | None:
@@ -366,10 +379,10 @@ def _installer_option(name: Any, value: Any, field: str) -> tuple[str, Any]:
 
 image = _matching(_IMAGE, 'an image: "python:3.12-slim", "registry.example.org/ml/base:1"', _image_meant)
 repository = _matching(
-    names.NAME, 'a name without tag, in small letters: "registry.example.org/ml/train"', _repository_meant
+    NAME, 'a name without tag, in small letters: "registry.example.org/ml/train"', _repository_meant
 )
 tag = _matching(
-    rf"(?!{_OF_RECIPES}$){names.TAG}",
+    rf"(?!{_OF_RECIPES}$){TAG}",
     "letters, digits, '_', '.' and '-', at most 128; not upshift-DIGEST, by which Upshift finds images",
     lambda text: None,
 )

@@ -13,8 +13,7 @@ from upshift.model.settings.fields import Told, bad_value, number, refuse_unknow
 from upshift.model.settings.sizes import FORMS, format_size, meant_by, parse_size
 
 if TYPE_CHECKING:
-    from upshift.model.settings.accelerator import Accelerator
-    from upshift.model.settings.wanted import Wanted
+    from upshift.model.settings.accelerator import Accelerator, Wanted
 
 VENDORS = ("nvidia", "amd", "intel", "habana", "neuron", "tpu")
 SIZES = ("memory", "gpu_memory", "disk", "shared_memory")
@@ -225,8 +224,8 @@ class ResourceSettings:
 
     def _check(self, accelerator: Accelerator) -> None:
         """Refuse what contradicts the kind that is named."""
+        from upshift.model.settings.accelerator import partition_memory
         from upshift.model.settings.kinds import most_memory
-        from upshift.model.settings.wanted import partition_memory
 
         kind, name = accelerator.kind, str(accelerator.counted(None))
         if kind is None:
@@ -287,7 +286,7 @@ class ResourceSettings:
         """What would satisfy the request for accelerators, the best first; empty: it says nothing of them."""
         if self.gpu_count is None:
             return ()
-        from upshift.model.settings.wanted import Wanted
+        from upshift.model.settings.accelerator import Wanted
 
         if self.gpu_count == 0:
             return (Wanted(count=0),)

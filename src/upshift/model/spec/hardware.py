@@ -97,10 +97,10 @@ class Hardware:
         Bytes.
     details
         What this record knows beyond the common shape: in ``asked`` the alternatives, where there are
-        several or topologies (:class:`upshift.model.settings.wanted.Wanted`), and the least number of nodes
-        where it is not that of ``nodes``, in ``granted`` who enforces what (``{"cpu", "memory", "gpus"}``),
-        the nodes that are avoided, the CPUs by number and how memory is limited, in ``seen`` the host, its
-        Python and its cgroup, in ``used`` the peaks, the means and the digest of the series.
+        several or topologies (:class:`upshift.model.settings.accelerator.Wanted`), and the least number of
+        nodes where it is not that of ``nodes``, in ``granted`` who enforces what (``{"cpu", "memory",
+        "gpus"}``), the nodes that are avoided, the CPUs by number and how memory is limited, in ``seen`` the
+        host, its Python and its cgroup, in ``used`` the peaks, the means and the digest of the series.
     """
 
     cpu_count: float | None = None

@@ -17,7 +17,7 @@ from upshift.report.human import DASH, count, listed, many, number, of_its_own, 
 from upshift.runtime.accelerators.matching import admits, listing
 
 if TYPE_CHECKING:
-    from upshift.model.settings.wanted import Wanted
+    from upshift.model.settings.accelerator import Wanted
 
 RECORDS = ("asked", "granted", "seen", "used")
 SHORT = " !"
@@ -131,8 +131,8 @@ def _asked_gpus(hardware: Hardware) -> str:
 
 def _alternatives(asked: Hardware) -> list[Wanted]:
     """What would satisfy a request for accelerators, the best first."""
+    from upshift.model.settings.accelerator import Wanted
     from upshift.model.settings.kinds import kind_of_model  # the catalogue, which few runs need
-    from upshift.model.settings.wanted import Wanted
 
     several = asked.details.get("alternatives")
     if several:

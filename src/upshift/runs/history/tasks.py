@@ -13,9 +13,8 @@ from upshift.model.checks import shown
 from upshift.model.graph import STATES
 from upshift.model.plain import flat, is_opaque
 from upshift.model.spec.artifact import Artifact, Value
-from upshift.model.spec.task import Failure, TaskId
+from upshift.model.spec.task import UNCACHED, Failure, TaskId
 from upshift.model.spec.telemetry import MetricValue
-from upshift.model.spec.work import UNCACHED
 from upshift.runs.catalog.rows import UNFINISHED, TaskRow
 from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.measures import last_values

@@ -15,7 +15,7 @@ from upshift.model.spec.hardware import Device, Model
 from upshift.runtime.accelerators.vendor import Inventory
 
 if TYPE_CHECKING:
-    from upshift.model.settings.wanted import Wanted
+    from upshift.model.settings.accelerator import Wanted
 
 Links = Iterable[tuple[str, ...]]
 """Pairs of devices, by uuid, that a link of their own joins."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from upshift.errors import StoreUnavailable, UsageError
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Checkpoints, Rank, TaskId
-from upshift.model.spec.work import DEBUGGED
+from upshift.model.spec.task import DEBUGGED
 from upshift.runtime import marks
 from upshift.runtime.messages import channel
 from upshift.runtime.step.stopping import stopping

@@ -34,8 +34,7 @@ import attrs
 
 from upshift.errors import StoreUnavailable
 from upshift.model.spec.codec import from_json, to_json
-from upshift.model.spec.task import TaskId, TaskResult
-from upshift.model.spec.work import same_work
+from upshift.model.spec.task import TaskId, TaskResult, same_work
 from upshift.runtime.storage.files import available, make_folder, sync_folder, temporary
 from upshift.runtime.storage.records import Records, attempt_path, safe, unpack_result
 from upshift.runtime.storage.serializers import scratch
