@@ -122,7 +122,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
             source = {**source_of(pipeline), "cwd": row.source.get("cwd")}
             settled = merged(pipeline, asked)
         if awaits_engine(row):
-            from upshift.engine.awaited import confirm_free
+            from upshift.engine.ownerless import confirm_free
 
             confirm_free(row, configuration)
         source = {name: said for name, said in source.items() if name != KEY}

@@ -91,9 +91,9 @@ def settle(rows: Sequence[RunRow], catalog: Catalog, configuration: Configuratio
     engines = [(row, Detached.of(row)) for row in rows if row.status in ("pending", "interrupted")]
     open_ = [row for row, engine in engines if engine is not None and engine.lost is None]
     if open_:
-        from upshift.engine import awaited  # other runs need no engine here
+        from upshift.engine import ownerless  # other runs need no engine here
 
-        awaited.settle(open_, catalog, configuration)
+        ownerless.settle(open_, catalog, configuration)
     return bool(open_)
 
 

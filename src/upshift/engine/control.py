@@ -25,7 +25,7 @@ import attrs
 
 from upshift.backends.base import Ended, Job
 from upshift.backends.registry import open_backend
-from upshift.engine.awaited import withdraw
+from upshift.engine.ownerless import withdraw
 from upshift.engine.recovery import is_at, take_over
 from upshift.engine.targets import AttemptState, fence, rejoin
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING

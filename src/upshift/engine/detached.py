@@ -35,7 +35,7 @@ from upshift.backends.engines import TRAVELING, EngineJob, Engines
 from upshift.backends.scheduler import Launch
 from upshift.code.packages import make_package
 from upshift.engine import RunOptions
-from upshift.engine.awaited import confirm_free, record_lost
+from upshift.engine.ownerless import confirm_free, record_lost
 from upshift.engine.images import MadeImage
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.prospects import Prospect, prospects
