@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from upshift.cli.output import exit_code_of
-from upshift.engine.ownerless import record_refused
 from upshift.engine.detached import Order
+from upshift.engine.ownerless import record_refused
 from upshift.engine.traveling import log_of
 from upshift.errors import EngineStopped, LeaseLost, RunFailed, UpshiftError
 from upshift.model.home import make_folder

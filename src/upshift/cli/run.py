@@ -166,10 +166,10 @@ def resume(
 @click.argument("run", metavar="RUN")
 def cancel(run: str) -> None:
     """Stop a run; what is done is kept."""
-    from upshift.engine import control
+    from upshift.engine import ownerless
     from upshift.model.configuration import load_configuration
 
-    echo(control.cancel(run, load_configuration()))
+    echo(ownerless.cancel(run, load_configuration()))
 
 
 @contextmanager

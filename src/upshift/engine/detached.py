@@ -35,9 +35,9 @@ from upshift.backends.engines import TRAVELING, EngineJob, Engines
 from upshift.backends.scheduler import Launch
 from upshift.code.packages import make_package
 from upshift.engine import RunOptions
-from upshift.engine.ownerless import confirm_free, record_lost
 from upshift.engine.images import MadeImage
 from upshift.engine.keys import CodeNamed, Keys
+from upshift.engine.ownerless import confirm_free, record_lost
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.recovery import take_over
 from upshift.engine.run import new_run_id, refuse

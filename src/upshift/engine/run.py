@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock, SystemClock
-from upshift.engine.control import Command, Control, interrupts, socket_path
+from upshift.engine.control import Command, Control, interrupts, leaving_at_sigterm, socket_path
 from upshift.engine.driver import Driver
 from upshift.engine.images import MadeImage, StepImages
 from upshift.engine.journal import Journal
@@ -275,7 +274,7 @@ class _Run:
 
     def _drive(self, lease: Lease, *, resumed: bool) -> tuple[Driver, str]:
         began = self.clock.monotonic()
-        control = Control(lease, self._cancel, self._lost)
+        control = Control(lease, self.inbox)
         keeper = Keeper(
             self.shipped.code if self.shipped else self.code,
             self.store,
@@ -295,7 +294,10 @@ class _Run:
 
         driver = self._driver(resumed=resumed, submitted=start_threads)
         try:
-            with interrupts(lambda: self.inbox.put(Command.INTERRUPT)), self._stoppable():
+            with contextlib.ExitStack() as signals:
+                signals.enter_context(interrupts(lambda: self.inbox.put(Command.INTERRUPT)))
+                if self.detached is not None:
+                    signals.enter_context(leaving_at_sigterm(self.row.id, self.inbox))
                 try:
                     status = driver.run()
                     lease.renew()
@@ -410,30 +412,6 @@ class _Run:
         """Keep why there is no package, for whoever asks for --same-code later."""
         self.row = attrs.evolve(self.row, source={**self.row.source, "code_lacks": why})
         self._write_row()
-
-    def _cancel(self) -> None:
-        self.inbox.put(Command.CANCEL)
-
-    def _lost(self, error: LeaseLost) -> None:
-        def stop() -> None:
-            raise error
-
-        self.inbox.put(stop)
-
-    def _stoppable(self) -> contextlib.AbstractContextManager[None]:
-        """Let SIGTERM, sent before a job's time limit, end a detached engine without ending the run."""
-        if self.detached is None:
-            return contextlib.nullcontext()
-
-        def stop() -> None:
-            raise EngineStopped(
-                f"the engine of run {self.row.id} was told to stop, and leaves it",
-                why="Its job was cancelled, or has reached its time limit. "
-                "What runs on other machines goes on.",
-                fix=f"upshift resume {self.row.id} continues from the last completed step.",
-            )
-
-        return interrupts(lambda: self.inbox.put(stop), signal.SIGTERM)
 
     def _end(self, status: str) -> None:
         """Record that the run is over; in the store first, since the catalog can be made anew from there."""

@@ -14,9 +14,9 @@ import pytest
 
 from upshift.authoring.exporting import changed, composed_again
 from upshift.authoring.loading import load_pipeline
-from upshift.engine.control import cancel
 from upshift.engine.exported import Order, StepOrder
 from upshift.engine.one_step import OneStep, confirm_same_shape
+from upshift.engine.ownerless import cancel
 from upshift.errors import GraphError, StoreError, UsageError
 from upshift.model.configuration import Configuration, Target
 from upshift.model.spec.codec import from_json

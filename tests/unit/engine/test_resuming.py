@@ -15,7 +15,7 @@ from engine_kit import Bench, Killed, changed, kill_when_idle, killed_run, never
 from upshift.backends.base import Sink
 from upshift.backends.fake import Fail, FakeBackend, FakeCluster, Hang, Lose
 from upshift.config import Retry
-from upshift.engine import control
+from upshift.engine import ownerless
 from upshift.engine.clock import SystemClock
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned
 from upshift.model.configuration import Target
@@ -169,8 +169,8 @@ def test_jobs_are_cancelled_on_the_target_that_they_were_given_to(
     both = TwoTargets(bench)
     kill_when_idle(bench)
     run_id = killed_run(bench, on_both(bench), monkeypatch)
-    monkeypatch.setattr(control, "open_backend", both.open)
-    assert "2 of its tasks still ran and were stopped" in control.cancel(run_id, bench.configuration)
+    monkeypatch.setattr(ownerless, "open_backend", both.open)
+    assert "2 of its tasks still ran and were stopped" in ownerless.cancel(run_id, bench.configuration)
     assert not any(cluster.running for cluster in both.clusters.values())
 
 
@@ -180,10 +180,10 @@ def test_a_run_is_not_called_cancelled_while_nobody_can_ask_one_of_its_targets(
     both = TwoTargets(bench)
     kill_when_idle(bench)
     run_id = killed_run(bench, on_both(bench), monkeypatch)
-    monkeypatch.setattr(control, "open_backend", both.open)
+    monkeypatch.setattr(ownerless, "open_backend", both.open)
     known = {"a": bench.configuration.targets["a"]}
     with pytest.raises(NotFound, match="no target is named 'b'"):
-        control.cancel(run_id, attrs.evolve(bench.configuration, targets=known))
+        ownerless.cancel(run_id, attrs.evolve(bench.configuration, targets=known))
     assert bench.catalog.run(run_id).status == "running"
 
 

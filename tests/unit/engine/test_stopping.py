@@ -20,7 +20,8 @@ from upshift.backends import registry
 from upshift.backends.base import Ended
 from upshift.backends.fake import Fail, FakeCluster, Hang
 from upshift.engine.clock import SystemClock
-from upshift.engine.control import Control, ask, cancel, socket_path
+from upshift.engine.control import Command, Control, ask, socket_path
+from upshift.engine.ownerless import cancel
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node
@@ -165,7 +166,7 @@ def test_a_run_whose_engine_was_killed_is_cancelled_and_its_jobs_are_stopped(
     kill_when_idle(held, finished=1)
     run_id = killed_run(held, chain(held), monkeypatch)
     assert len(held.cluster.running) == 1
-    monkeypatch.setattr("upshift.engine.control.open_backend", held.cluster.open)
+    monkeypatch.setattr("upshift.engine.ownerless.open_backend", held.cluster.open)
     said = cancel(run_id, held.configuration)
     assert said.endswith("1 of its tasks still ran and were stopped")
     assert held.cluster.running == {}
@@ -193,7 +194,7 @@ def test_a_job_that_the_engine_was_killed_before_it_recorded_is_stopped(
     run_id = killed_run(held, chain(held), monkeypatch)
     assert held.catalog.attempts(run_id) == []
     assert len(held.cluster.running) == submitted
-    monkeypatch.setattr("upshift.engine.control.open_backend", held.cluster.open)
+    monkeypatch.setattr("upshift.engine.ownerless.open_backend", held.cluster.open)
     said = cancel(run_id, held.configuration)
     assert said.endswith("1 of its tasks still ran and were stopped") == submitted
     assert held.cluster.running == {}
@@ -236,14 +237,15 @@ def test_a_store_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
 
 def test_the_control_socket_works_under_a_long_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UPSHIFT_HOME", str(tmp_path / ("x" * 120)))
-    asked: list[str] = []
+    inbox: SimpleQueue[object] = SimpleQueue()
     path = str(socket_path("r1"))
     with Lease("r1", str(tmp_path / "store")) as lease:
-        control = Control(lease, lambda: asked.append("cancel"), pytest.fail)
+        control = Control(lease, inbox)
         control.start()
         try:
             assert ask(path, "cancel") == "cancelling"
-            assert asked == ["cancel"]
+            assert inbox.get_nowait() is Command.CANCEL
+            assert inbox.empty()
             assert ask(path, "dance") == "unknown request"
         finally:
             control.close()
@@ -259,7 +261,7 @@ def test_a_control_socket_that_cannot_be_made_is_explained(
     with Lease("r1", str(tmp_path / "store")) as lease:
         monkeypatch.setattr(socket.socket, "bind", full)
         with pytest.raises(StoreUnavailable, match="cannot keep its state") as caught:
-            Control(lease, pytest.fail, pytest.fail)
+            Control(lease, SimpleQueue())
     assert caught.value.why == "No space left on device"
     assert "UPSHIFT_HOME" in (caught.value.fix or "")
 
