@@ -23,8 +23,7 @@ from upshift.code.fingerprint.digests import code_digest
 from upshift.code.fingerprint.facts import Import
 from upshift.code.fingerprint.sources import Module, ProjectSources
 from upshift.code.fingerprint.values import value_digest
-from upshift.runtime.usercode.importing import older_bytecode
-from upshift.runtime.usercode.modules import importing_began
+from upshift.runtime.usercode.modules import importing_began, older_bytecode
 
 _MARGIN = 0.05
 """Seconds by which the clock of a file system may be behind: the kernel's coarse clock ticks at 100 Hz
