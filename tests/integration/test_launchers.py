@@ -13,7 +13,7 @@ import pytest
 import trees
 from nvml import FakeNvml, Gpu
 from project import Project
-from upshift.runtime.launch import numa
+from upshift.runtime.launch.placement import listed_cpus
 
 LAUNCH = "from upshift import current, resources, run_with_accelerate, run_with_torchrun\n"
 WORLD = (
@@ -344,7 +344,7 @@ def test_each_rank_is_on_the_cpus_of_the_numa_node_of_its_gpu(
     outcome = project.run(code, env={**machine.environment(), **locks})
     attempt = _attempt(project)
     found = {rank["device"]: rank["cpus"] for rank in attempt["seen"]["ranks"]}
-    assert found == {machine.uuids[0]: numa.listed(others), machine.uuids[1]: str(first)}
+    assert found == {machine.uuids[0]: listed_cpus(others), machine.uuids[1]: str(first)}
     assert attempt["seen"]["cpu_count"] == attempt["granted"]["cpu_count"] == 1 + len(others)
     assert f"[rank 0] {len(others)} {len(others)}" in outcome.text
     assert "[rank 1] 1 1" in outcome.text

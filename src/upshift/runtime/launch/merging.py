@@ -14,7 +14,7 @@ from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.launch import Launch
 from upshift.runtime.launch.arguments.meanings import Launcher, launcher
 from upshift.runtime.launch.config_file import CONFIG, DEEPSPEED, read_config, read_deepspeed
-from upshift.runtime.launch.processes import SEVERAL_A_DEVICE
+from upshift.runtime.launch.placement import SEVERAL_A_DEVICE
 
 
 @attrs.frozen(kw_only=True)

@@ -15,8 +15,8 @@ from typing import Any, Final
 from upshift.errors import UpshiftError
 from upshift.model.spec import Launch, Rank, TaskSpec
 from upshift.runtime.launch.environment import GROUP, alone
+from upshift.runtime.launch.placement import SEVERAL_A_DEVICE, devices_of, own_device
 from upshift.runtime.launch.ports import wait_until_free
-from upshift.runtime.launch.processes import SEVERAL_A_DEVICE, devices_of, own_device
 from upshift.runtime.step.context import current
 from upshift.runtime.step.import_hook import ImportHook
 from upshift.runtime.streams import tell

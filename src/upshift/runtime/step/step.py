@@ -32,8 +32,7 @@ from upshift.model.spec.calls import bind
 from upshift.model.spec.hardware import CGROUP, SCHEDULER
 from upshift.runtime import asking, causes, cgroups, proc
 from upshift.runtime.confine import Confinement, flush_c_streams, memory_limit
-from upshift.runtime.launch import numa
-from upshift.runtime.launch.processes import own_device
+from upshift.runtime.launch.placement import listed_cpus, own_device
 from upshift.runtime.messages import Outcome, Seen, channel
 from upshift.runtime.step import randomness, ranks, remarks
 from upshift.runtime.step.cards import cards
@@ -168,7 +167,7 @@ def _placed(spec: TaskSpec, rank: Rank | None) -> dict[str, Any]:
     return {
         "world_size": ranks.world_size(spec.launch, rank),
         "device": None if device is None else device.uuid,
-        "cpus": numa.listed(os.sched_getaffinity(0)),
+        "cpus": listed_cpus(os.sched_getaffinity(0)),
     }
 
 

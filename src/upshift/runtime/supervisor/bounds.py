@@ -17,10 +17,9 @@ from upshift.model.spec.task import Failure
 from upshift.runtime import cgroups, proc
 from upshift.runtime.accelerators.files import device_root
 from upshift.runtime.confine import Confinement
-from upshift.runtime.launch import numa
 from upshift.runtime.launch.addresses import interface_towards
 from upshift.runtime.launch.environment import environment_of, threads_of
-from upshift.runtime.launch.processes import own_device
+from upshift.runtime.launch.placement import cpus_near, numa_nodes, own_device, shares_of_cpus
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.supervisor.members import LocalMember
 from upshift.runtime.supervisor.starters.starter import Spawned, Starter
@@ -64,7 +63,7 @@ def bounds_of(
     by = None if granted is None else granted.enforced_by("cpu")
     if granted is not None and granted.cpu_count is not None and by is not None:
         if by == SUPERVISOR:
-            near = numa.near(devices, numa.nodes(device_root())) if devices else ()
+            near = cpus_near(devices, numa_nodes(device_root())) if devices else ()
             taken = cpus.take(granted.cpu_count, near)
         # By a quota on any of the CPUs, or on those that a scheduler has chosen.
         threads = math.ceil(granted.cpu_count) if taken is None else len(taken)
@@ -140,7 +139,7 @@ def _places(ranks: Sequence[Rank], spec: TaskSpec, bounds: Confinement) -> list[
     devices = [own_device(spec, rank) for rank in ranks]
     cpus = bounds.cpus or tuple(os.sched_getaffinity(0))
     nodes = [None if device is None else device.numa_node for device in devices]
-    shares = numa.shares(cpus, numa.nodes(device_root()), nodes)
+    shares = shares_of_cpus(cpus, numa_nodes(device_root()), nodes)
     return shares if any(len(share) < len(cpus) for share in shares) else []
 
 

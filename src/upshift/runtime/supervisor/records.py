@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.model.spec import Device, Failure, Framework, Hardware, decode, encode
-from upshift.runtime.launch import numa
+from upshift.runtime.launch.placement import cpu_numbers
 from upshift.runtime.messages import Diagnosis, Seen
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.members import Gang, LocalMember, Member
@@ -92,7 +92,7 @@ def _consumed_by(member: Member) -> Consumed:
 
 def _cpus(found: Sequence[Seen]) -> int:
     """How many CPUs processes find together: each may have been placed on some of them."""
-    sets = [set(numa.numbers(seen.cpus or "")) for seen in found]
+    sets = [set(cpu_numbers(seen.cpus or "")) for seen in found]
     if all(seen.cpu_count == len(cpus) for seen, cpus in zip(found, sets, strict=True)):
         return len(set().union(*sets))
     return max(seen.cpu_count for seen in found)  # one that is by itself, or a quota, which is all they have

@@ -10,7 +10,7 @@ from upshift import ResourceSettings, SettingsError
 from upshift.model.spec.hardware import Device, Hardware
 from upshift.model.spec.launch import Launch
 from upshift.runtime.launch.merging import LaunchRequest
-from upshift.runtime.launch.processes import placed, remarks, world_size
+from upshift.runtime.launch.placement import placed, remarks, world_size
 
 STEP = "train.py:9 (@step)"
 

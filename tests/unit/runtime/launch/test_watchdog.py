@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from upshift.runtime.launch.watchdog import LOOKS, Look, Watchdog
+from upshift.runtime.supervisor.hang_detector import LOOKS, Look, Watchdog
 
 STUCK = Look(state="all_reduce", for_others=True, cpu_seconds=1.0)
 ASLEEP = Look(state="sleep", cpu_seconds=1.0)

@@ -1,0 +1,176 @@
+"""Where the processes of a launch run: how many on each node, and which device and CPUs each one has.
+
+On a machine with several NUMA nodes a process gets the CPUs near its device. A NUMA node is a part of the
+CPUs with the memory and the devices that are attached to it; all of that is reached from the CPUs of another
+one, too, but later::
+
+    NUMA node 0   CPUs 0-31    GPU 0, GPU 1   ◀── ranks 0 and 1
+    NUMA node 1   CPUs 32-63   GPU 2, GPU 3   ◀── ranks 2 and 3
+
+Source: Linux, ``Documentation/ABI/stable/sysfs-devices-node`` and ``sysfs-bus-pci`` (``numa_node``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import attrs
+
+from upshift.model.settings.resources import ResourceSettings
+from upshift.model.spec.hardware import Device, Hardware
+from upshift.model.spec.launch import Launch, Rank
+from upshift.model.spec.task import TaskSpec
+from upshift.runtime.accelerators import files
+
+SEVERAL_A_DEVICE = ("neuron", "tpu")
+"""Vendors whose devices take several processes, one for each core."""
+
+
+def placed(launch: Launch, request: ResourceSettings, granted: Hardware) -> Launch:
+    """The launch with its number of processes on each node.
+
+    With devices there is one process for each that is granted, or one on CPUs where there is none. Where
+    processes have no devices as many start as can be shared out equally over the nodes, be these fewer too;
+    but one on each at least. Where several numbers of nodes will do, each has as many as it had of the most.
+    """
+    if launch.devices:
+        each = min(launch.processes // request.most_nodes, len(granted.gpus or ()))
+    elif request.is_elastic:
+        each = launch.processes // request.most_nodes
+    else:
+        each = launch.processes // (granted.nodes or 1)
+    return attrs.evolve(launch, per_node=max(each, 1))
+
+
+def evenly(launch: Launch, granted: Hardware) -> Hardware:
+    """The hardware, with no more nodes than share the processes of a flow's ``num_parallel`` equally."""
+    from upshift.runtime.launch.arguments.meanings import PARALLEL  # no other step needs its tables
+
+    nodes = granted.nodes or 1
+    if launch.launcher != PARALLEL.name or launch.processes % nodes == 0:
+        return granted
+    nodes = next(fewer for fewer in range(nodes, 0, -1) if launch.processes % fewer == 0)
+    gpus = granted.gpus and tuple(gpu for gpu in granted.gpus if (gpu.node or 0) < nodes)
+    return attrs.evolve(granted, nodes=nodes, gpus=gpus)
+
+
+def devices_of(spec: TaskSpec, node: int) -> tuple[Device, ...]:
+    """The devices that the processes of a node have been granted."""
+    devices = (spec.granted.gpus if spec.granted is not None else None) or ()
+    own = tuple(device for device in devices if device.node == node)
+    return own or devices
+
+
+def own_device(spec: TaskSpec, rank: Rank) -> Device | None:
+    """Which of the devices granted is for one process: that which ``LOCAL_RANK`` names; None: none is."""
+    devices = devices_of(spec, rank.node) if spec.launch is not None and spec.launch.devices else ()
+    return devices[rank.local_rank] if rank.local_rank < len(devices) else None
+
+
+def why_fewer(launch: Launch, granted: Hardware) -> str:
+    """Why a launch that is placed has fewer processes than it asked for."""
+    nodes = granted.nodes or 1
+    if launch.devices and not granted.gpus:
+        return "each was to have a GPU, and it gets none"
+    if launch.devices and launch.each == len(granted.gpus or ()):
+        return "one for each GPU that it gets"
+    return f"{launch.each} on each node, and it gets {nodes} node{'' if nodes == 1 else 's'}"
+
+
+def world_size(launch: Launch, granted: Hardware) -> int:
+    """How many processes start over all nodes of a launch that is placed."""
+    return launch.each * (granted.nodes or 1)
+
+
+def remarks(launch: Launch, granted: Hardware, machine: Hardware | None = None) -> list[str]:
+    """What is worth a word though it is done as it was asked for."""
+    return [*_alone(launch, granted), *_of_cpus(launch, granted, machine), *_of_devices(launch, granted)]
+
+
+def _alone(launch: Launch, granted: Hardware) -> list[str]:
+    if launch.counted or world_size(launch, granted) > 1:
+        return []
+    from upshift.runtime.launch.arguments.meanings import launcher  # no other step needs its tables
+
+    return [f"it is one process, since nothing says how many: {launcher(launch.launcher).processes}=…"]
+
+
+def _of_cpus(launch: Launch, granted: Hardware, machine: Hardware | None) -> list[str]:
+    """Processes that get in each other's way."""
+    cpus, those = granted.cpu_count, "that the step is granted"
+    if cpus is None and machine is not None:
+        cpus, those = machine.cpu_count, "that there are"
+    if cpus is None or launch.each <= max(cpus, 1):
+        return []
+    return [f"{launch.each:,} processes share the {cpus:g} CPU{'' if cpus == 1 else 's'} {those}"]
+
+
+def _of_devices(launch: Launch, granted: Hardware) -> list[str]:
+    from upshift.runtime.launch.arguments.meanings import PARALLEL  # no other step needs its tables
+
+    gpus = len(granted.gpus or ()) * (granted.nodes or 1)
+    if launch.launcher == PARALLEL.name:  # each process has all those of its node
+        return []
+    if not gpus or any(gpu.vendor in SEVERAL_A_DEVICE for gpu in granted.gpus or ()):
+        return []
+    the_gpus = "the GPU" if gpus == 1 else f"the {gpus} GPUs"
+    if not launch.devices:
+        return [f"its processes are to use CPUs: {the_gpus} will be idle"]
+    size = world_size(launch, granted)
+    if size < gpus:
+        use = "1 process uses 1" if size == 1 else f"{size} processes use {size}"
+        return [f"{use} of {the_gpus}: each has one of its own"]
+    return []
+
+
+_MOST = 1 << 16
+"""CPUs of a machine, at most."""
+
+
+def numa_nodes(root: Path) -> dict[int, frozenset[int]]:
+    """The CPUs of each NUMA node, by its number; empty: the kernel says nothing of any."""
+    folder = root / "sys/devices/system/node"
+    found = {
+        number: files.text(folder / f"node{number}/cpulist") for number in files.numbered(folder, "node")
+    }
+    return {number: frozenset(cpu_numbers(text or "")) for number, text in found.items()}
+
+
+def cpus_near(devices: Sequence[int | None], known: Mapping[int, frozenset[int]]) -> list[frozenset[int]]:
+    """The CPUs near each of these devices, by their nodes; none where all CPUs are equally near."""
+    if len(known) < 2:
+        return []
+    return [known[node] for node in devices if node is not None and known.get(node)]
+
+
+def shares_of_cpus(
+    cpus: Collection[int], known: Mapping[int, frozenset[int]], devices: Sequence[int | None]
+) -> list[tuple[int, ...]]:
+    """Which of these CPUs each process gets; without a device that is known to be near some, all of them."""
+    everywhere = tuple(sorted(cpus))
+    local = {node: tuple(sorted(own.intersection(cpus))) for node, own in known.items()}
+    local = {node: own for node, own in sorted(local.items()) if own}
+    if len(local) < 2:
+        return [everywhere] * len(devices)
+    if any(node is not None for node in devices):
+        return [local.get(-1 if node is None else node, everywhere) for node in devices]
+    if len(devices) < len(local):
+        return [everywhere] * len(devices)
+    in_order = [own for own in local.values() for _ in own]
+    return [in_order[(2 * at + 1) * len(in_order) // (2 * len(devices))] for at in range(len(devices))]
+
+
+def cpu_numbers(text: str) -> list[int]:
+    """The CPUs of a list as the kernel writes it: ``0-3,8``."""
+    return files.chosen(text, _MOST)
+
+
+def listed_cpus(cpus: Iterable[int]) -> str:
+    """CPUs as the kernel lists them."""
+    parts = []
+    for _, group in groupby(enumerate(sorted(cpus)), key=lambda pair: pair[1] - pair[0]):
+        run = [cpu for _, cpu in group]
+        parts.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]))
+    return ",".join(parts)
