@@ -7,7 +7,7 @@ from pathlib import Path
 
 import upshift
 from project import Project
-from upshift.runs.history.cards import Shown
+from upshift.runs.history.attempts import Shown
 
 
 def cards(step: str, run: str = "latest") -> list[Shown]:

@@ -38,7 +38,7 @@ from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.runs.catalog.endings import NAME, Ending
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.catalog.standing import ORCHESTRATOR
-from upshift.runs.history.growth import growth_of
+from upshift.runs.history.records import growth_of
 from upshift.runs.stores.lease import here
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.replica import side_by_side

@@ -54,7 +54,7 @@ from upshift.runs.catalog.endings import record_ending
 from upshift.runs.catalog.rebuild import open_catalog
 from upshift.runs.catalog.removals import forget_removed
 from upshift.runs.catalog.rows import RunRow
-from upshift.runs.history.growth import growth_of
+from upshift.runs.history.records import growth_of
 from upshift.runs.history.runs import Run
 from upshift.runs.stores.lease import Lease, here
 from upshift.runtime.step import randomness

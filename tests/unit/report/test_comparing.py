@@ -10,7 +10,7 @@ from upshift.errors import UsageError
 from upshift.report.terminal.layout import Page
 from upshift.report.terminal.sheets import sheet
 from upshift.report.views.comparing import Comparison, Row, compare, short_names, told
-from upshift.runs.history.measures import best_of, mode_of, qualified
+from upshift.runs.history.values import best_of, mode_of, qualified
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, TIMES, count
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, spark
-from upshift.runs.history.measures import best_of, mode_of
+from upshift.runs.history.values import best_of, mode_of
 from upshift.runtime.storage.metrics import of_rank, value_text
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from upshift.report.terminal.drawing import draw
 from upshift.report.terminal.images import finding_lines, in_order, in_short, origins_of
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, labelled, pad, wrap
 from upshift.report.views.records import SHORT, side_by_side
-from upshift.runs.history.params import param_items
+from upshift.runs.history.values import param_items
 
 if TYPE_CHECKING:
     from upshift.code.packages import PackagePart

@@ -17,7 +17,7 @@ from upshift.model.spec.telemetry import MetricValue
 from upshift.report.human import DASH, duration
 from upshift.report.progress import ImageChange, TaskChange
 from upshift.report.terminal.layout import cut
-from upshift.runs.history.measures import best_of, mode_of, number
+from upshift.runs.history.values import best_of, mode_of, number
 from upshift.runtime.storage.metrics import newest, told, value_text
 
 if TYPE_CHECKING:

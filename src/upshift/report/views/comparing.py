@@ -11,10 +11,10 @@ from upshift.errors import UsageError, suggestion
 from upshift.model.plain import UNKNOWN, words
 from upshift.report.human import DASH, duration
 from upshift.report.views.charts import Cell, Table
-from upshift.runs.history.measures import best_of, mode_of, number
 from upshift.runs.history.runs import Run
 from upshift.runs.history.steps import Step
 from upshift.runs.history.tasks import Task
+from upshift.runs.history.values import best_of, mode_of, number
 from upshift.runtime.storage.metrics import value_text
 
 TIME = "time"

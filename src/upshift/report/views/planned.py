@@ -13,7 +13,7 @@ from upshift.model.settings.secrets import NeededSecret
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware, Shortfall
 from upshift.model.spec.launch import Launch
-from upshift.runs.history.params import params_as_json
+from upshift.runs.history.values import params_as_json
 
 if TYPE_CHECKING:
     from upshift.code.packages import PackagePart

@@ -17,10 +17,10 @@ from upshift.report.views.evidence import TAIL, Evidence
 from upshift.report.views.groups import Group, Rows, records_of, since, took
 from upshift.report.views.records import RECORDS, SAME, SHORT
 from upshift.runs.history.attempts import Attempt
-from upshift.runs.history.measures import best_of, mode_of, number
 from upshift.runs.history.runs import Run
 from upshift.runs.history.steps import Step
 from upshift.runs.history.tasks import Task
+from upshift.runs.history.values import best_of, mode_of, number
 
 _TAIL_OF_MANY = 4096
 """Bytes of the end of the log of one of many tasks."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from upshift.model.spec.codec import from_json
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.launch import Stack
 from upshift.model.spec.task import Failure
-from upshift.model.spec.telemetry import Checkpoints, Gap, MetricSummary
+from upshift.model.spec.telemetry import Card, Checkpoints, Gap, MetricSummary, standing
 from upshift.runs.catalog.rows import AttemptRow
-from upshift.runs.history.cards import Shown, read_cards
 from upshift.runs.history.records import RunRecords, utc
 from upshift.runs.history.tabular import Drawn
 from upshift.runtime.storage.log_text import last_frames
@@ -262,3 +264,55 @@ def _status(rank: int, attempt: Attempt, *, returned: bool) -> str:
     if attempt.error is not None and attempt.error.rank == rank:
         return "failed"
     return "completed" if returned else "stopped"
+
+
+def read_cards(path: Path) -> tuple[Card, ...]:
+    """The records in a file that stand, one on each line; a line that is torn is left out."""
+    found = []
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        for line in file:
+            with contextlib.suppress(ValueError):
+                found.append(from_json(Card, line))
+    return standing(found)
+
+
+class Shown:
+    """Something that a step had to show. A notebook draws it.
+
+    Attributes
+    ----------
+    title, media
+        What it is called; the media type of its content: ``"image/png"``, ``"text/html"``, ….
+    id
+        What it is shown under: ``"ID"`` of ``current.card["ID"]``; None: nothing of its own.
+    bytes
+        Size of the content.
+    """
+
+    def __init__(self, card: Card, store: Store) -> None:
+        self.card = card
+        self.title = card.title
+        self.media = card.media
+        self.id = card.id
+        self.bytes = card.bytes
+        self._store = store
+
+    @property
+    def content(self) -> bytes:
+        """What it is; text is UTF-8.
+
+        Raises
+        ------
+        BlobMissing, BlobDamaged
+            The store does not have it any more.
+        """
+        return bytes(self._store.read(self.card.digest, self.card.bytes))
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        media, content = self.media, self.content
+        if media == "application/vnd.plotly+json":
+            return {"application/vnd.plotly.v1+json": json.loads(content)}
+        return {media: content.decode() if media.startswith("text/") or media.endswith("xml") else content}
+
+    def __repr__(self) -> str:
+        return f"<Card {self.title!r}: {self.media}, {self.bytes:,} bytes>"

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from upshift.errors import NotFound, UsageError, user_location
-from upshift.model.checks import shown
+from upshift.errors import NotFound, user_location
 from upshift.model.configuration import load_configuration
 from upshift.runs.catalog.catalog import catalog_place, no_pipeline
 from upshift.runs.catalog.rebuild import open_catalog
 from upshift.runs.history.places import get_namespace
 from upshift.runs.history.runs import Run, list_runs
-
-_PARTS = ("flow", "run", "step", "task", "artifact")
 
 
 def get_metadata() -> str:
@@ -88,31 +85,6 @@ class Metaflow:
 
     def __getitem__(self, name: str) -> Flow:
         return Flow(name)
-
-
-def found(pathspec: str, kind: str) -> Any:
-    """What is at a place such as ``"Training/20261123-160338-9g7y/train/3"``; of an artifact its task.
-
-    Raises
-    ------
-    UsageError
-        It is not a place of this kind: ``"step"``, ``"task"``, ``"artifact"``.
-    NotFound
-        There is none.
-    """
-    parts = pathspec.split("/")
-    named = _PARTS[: _PARTS.index(kind) + 1]
-    taken = named if kind != "artifact" else named[:-1]
-    if len(parts) != len(taken) or not all(parts):
-        raise UsageError(
-            f"{shown(pathspec)} is not a place of {'an' if kind == 'artifact' else 'a'} {kind}",
-            where=user_location(),
-            fix=f"Write {'/'.join(named)}, with names and ids in their places.",
-        )
-    at: Any = Run("/".join(parts[:2]))
-    for part in parts[2:]:
-        at = at[part]
-    return at
 
 
 def _within() -> dict[str, Any]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
+import upshift
 from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
 from upshift.model.graph import INPUTS, STATE
 from upshift.model.spec.artifact import Artifact, Collected, Value
-from upshift.runs.history.places import Placed
+from upshift.runs.history.places import Placed, found
 from upshift.runtime.storage.state import State
-
-if TYPE_CHECKING:
-    from upshift.runs.history.tasks import Task
-
 
 Held = Callable[[Artifact], Mapping[str, Artifact]]
 """What a state holds, by name."""
@@ -60,7 +57,7 @@ class Outputs(Mapping[str, object]):
 class Artifacts(dict[str, Artifact]):
     """What a task saved, by output; ``artifacts.score`` is one of what the step set on ``self``."""
 
-    def __init__(self, saved: Mapping[str, Artifact], task: Task) -> None:
+    def __init__(self, saved: Mapping[str, Artifact], task: upshift.Task) -> None:
         super().__init__(saved)
         self._task = task
 
@@ -130,15 +127,13 @@ class DataArtifact(Placed):
         There is no such artifact.
     """
 
-    def __init__(self, task: Task | str, name: str = "") -> None:
+    def __init__(self, task: upshift.Task | str, name: str = "") -> None:
         if isinstance(task, str):
-            from upshift.runs.history.client import found
-
             at, _, name = task.rpartition("/")
-            owner: Task = found(at, "artifact").artifacts.named(name).parent
+            owner: upshift.Task = found(at, "artifact").artifacts.named(name).parent
         else:
             owner = task
-        self.parent: Task = owner
+        self.parent: upshift.Task = owner
         self.id: str = name
         self.pathspec = f"{owner.pathspec}/{name}"
         self._artifact = owner.data.artifacts.get(name)

@@ -1,4 +1,8 @@
-"""Namespaces and pathspecs, and the neighbours and inputs of a task."""
+"""Namespaces, places such as ``Training/20261123-160338-9g7y/train/3``, neighbours and inputs of a task.
+
+Views are made from the top down: a run makes its steps, these make their tasks. The way back up is
+``RunRecords.run``, and for a place that a user names the public name of what is at its top, ``upshift.Run``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from upshift.errors import NotFound, user_location
+import upshift
+from upshift.errors import NotFound, UsageError, user_location
+from upshift.model.checks import shown
 from upshift.model.graph import Collection, Constant, FromStep, Node, Source, taken_by
 from upshift.model.home import user_name
 from upshift.model.spec.artifact import Artifact, Collected, Value
@@ -20,6 +26,7 @@ NAMESPACE = "UPSHIFT_NAMESPACE"
 """The variable by which a namespace that was typed reaches the processes of steps; empty: everybody's."""
 _namespace: list[str | None] = []
 """The namespace that was set; empty: the default one."""
+_PARTS = ("flow", "run", "step", "task", "artifact")
 
 
 def namespace(name: str | None) -> str | None:
@@ -84,6 +91,31 @@ class Placed:
     def is_in_namespace(self) -> bool:
         """Whether the namespace in use has its run."""
         return get_namespace() in (None, *self.user_tags, *self.system_tags)
+
+
+def found(pathspec: str, kind: str) -> Any:
+    """What is at a place such as ``"Training/20261123-160338-9g7y/train/3"``; of an artifact its task.
+
+    Raises
+    ------
+    UsageError
+        It is not a place of this kind: ``"step"``, ``"task"``, ``"artifact"``.
+    NotFound
+        There is none.
+    """
+    parts = pathspec.split("/")
+    named = _PARTS[: _PARTS.index(kind) + 1]
+    taken = named if kind != "artifact" else named[:-1]
+    if len(parts) != len(taken) or not all(parts):
+        raise UsageError(
+            f"{shown(pathspec)} is not a place of {'an' if kind == 'artifact' else 'a'} {kind}",
+            where=user_location(),
+            fix=f"Write {'/'.join(named)}, with names and ids in their places.",
+        )
+    at: Any = upshift.Run("/".join(parts[:2]))
+    for part in parts[2:]:
+        at = at[part]
+    return at
 
 
 def tasks_before(row: TaskRow, records: RunRecords) -> Iterator[TaskRow]:

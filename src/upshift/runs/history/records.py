@@ -1,18 +1,24 @@
-"""The records of a run that its views are made from, read when first asked for."""
+"""The records of a run that its views are made from, read when first asked for.
+
+The nodes by which the graph of a flow grows are recorded nowhere. They follow from the graph and the cases
+and lists that its steps chose, so that everybody who reads these finds the same nodes.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
+import upshift
 from upshift.errors import StoreError
-from upshift.model.graph import Graph, Node, needs, ordered
+from upshift.model.graph import CHOICE, ITEMS, STATE, Graph, Node, needs, ordered
+from upshift.model.growth import Growth
 from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
@@ -20,14 +26,15 @@ from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
 from upshift.runs.catalog.standing import INTERRUPTED
-from upshift.runs.history.growth import grown
-from upshift.runs.history.measures import last_values
+from upshift.runs.history.values import last_values
+from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.metrics import read_by_rank, summaries_of
 from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Hardware
+
 
 _Row = TypeVar("_Row", TaskRow, AttemptRow)
 _NAMED = 3
@@ -45,10 +52,15 @@ class RunRecords:
         Where its tasks and attempts are.
     store
         Where its graph and values are; default: the store that the run names.
+    run
+        The view that shows them: what its steps and tasks belong to.
     """
 
-    def __init__(self, row: RunRow, catalog: Catalog, store: Store | None = None) -> None:
+    def __init__(
+        self, row: RunRow, catalog: Catalog, store: Store | None = None, *, run: upshift.Run[Any]
+    ) -> None:
         self.row = row
+        self.run = run
         self.catalog = catalog
         self._store = store
         self._items: dict[str, tuple[Artifact, ...]] = {}
@@ -214,16 +226,12 @@ class RunRecords:
 
     def load(self, value: Value) -> object:
         """The value of an artifact, or of several in a container."""
-        from upshift.runtime.storage.artifacts import load_value
-
-        return load_value(value, self.store)
+        return artifacts.load_value(value, self.store)
 
     def items(self, artifact: Artifact) -> tuple[Artifact, ...]:
         """The items of a list that was saved by item, read once."""
         if artifact.digest not in self._items:
-            from upshift.runtime.storage.artifacts import items_of
-
-            self._items[artifact.digest] = items_of(artifact, self.store)
+            self._items[artifact.digest] = artifacts.items_of(artifact, self.store)
         return self._items[artifact.digest]
 
     def held(self, artifact: Artifact) -> Mapping[str, Artifact]:
@@ -357,3 +365,54 @@ def step_status(counts: Mapping[str, int], run: str) -> str:
 def utc(seconds: float) -> datetime:
     """A time of the records, as a datetime in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+Outputs = Mapping[str, Artifact]
+
+
+def growth_of(graph: Graph, store: Store) -> Callable[[str, Outputs], Sequence[Node]] | None:
+    """What gives the nodes that follow from what a node has made; None: this graph does not grow."""
+    growth = _begun(graph)
+    if growth is None:
+        return None
+    return lambda node, outputs: _after(growth, node, lambda: outputs, store)
+
+
+def grown(graph: Graph, outputs_of: Callable[[str], Outputs | None], store: Store) -> Graph:
+    """The graph with the nodes that it has grown by.
+
+    Parameters
+    ----------
+    graph
+        As it was when the run started.
+    outputs_of
+        What a node has made; None: it is not done.
+    store
+        Where cases and lists are.
+    """
+    growth = _begun(graph)
+    if growth is None:
+        return graph
+    nodes = list(graph.nodes)
+    for node in nodes:  # which grows
+        nodes.extend(_after(growth, node.name, lambda name=node.name: outputs_of(name), store))  # type: ignore[misc]
+    return attrs.evolve(graph, nodes=tuple(nodes))
+
+
+def _begun(graph: Graph) -> Growth | None:
+    if graph.flow is None:
+        return None
+    growth = Growth(graph.flow, graph.nodes[0].inputs[STATE])
+    growth.first()  # the nodes that the graph has already
+    return growth
+
+
+def _after(
+    growth: Growth, node: str, outputs_of: Callable[[], Outputs | None], store: Store
+) -> Sequence[Node]:
+    outputs = outputs_of() if growth.grows(node) else None
+    if outputs is None:
+        return ()
+    choice = artifacts.plain_value(outputs[CHOICE], store) if CHOICE in outputs else None
+    items = artifacts.items_of(outputs[ITEMS], store) if ITEMS in outputs else ()
+    return growth.after(node, choice=choice if isinstance(choice, str) else None, items=items)

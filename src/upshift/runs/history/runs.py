@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, cast
 
+import upshift
 from upshift.errors import BlobDamaged, BlobMissing, NotFound, UsageError, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.graph import Collection, Constant, FromStep, Graph, Source
@@ -22,20 +23,18 @@ from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rebuild import known_run, open_catalog
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
 from upshift.runs.catalog.standing import INTERRUPTED, plain_status, standing
-from upshift.runs.history.measures import qualified
-from upshift.runs.history.params import flat_params
 from upshift.runs.history.places import Placed, confirm_in_namespace
 from upshift.runs.history.records import RunRecords, utc
 from upshift.runs.history.steps import Step, StepList
 from upshift.runs.history.tabular import Drawn, Rows, measured, named
 from upshift.runs.history.tasks import Task
+from upshift.runs.history.values import flat_params, qualified
 from upshift.runtime.storage.artifacts import described
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers bring it; it need not be installed
 
     from upshift.model.configuration import Configuration
-    from upshift.runs.history.client import Flow
     from upshift.runtime.storage.state import State
     from upshift.runtime.storage.store import Store
 
@@ -171,7 +170,7 @@ class Run(Drawn, Placed, Generic[T]):
                 confirm_in_namespace(row)
         self.row: RunRow = row
         self._catalog = catalog
-        self._records = RunRecords(row, catalog, store)
+        self._records = RunRecords(row, catalog, store, run=self)
         self.id = row.id
         self.pipeline = row.pipeline
         self.status = plain_status(row)
@@ -275,11 +274,9 @@ class Run(Drawn, Placed, Generic[T]):
             return described(state)
 
     @property
-    def parent(self) -> Flow:
+    def parent(self) -> upshift.Flow:
         """The flow that it is a run of."""
-        from upshift.runs.history.client import Flow
-
-        return Flow(self.pipeline, check=False)
+        return upshift.Flow(self.pipeline, check=False)
 
     @property
     def created_at(self) -> datetime:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import upshift
 from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
 from upshift.model.spec.launch import Launch
 from upshift.runs.catalog.rows import UNFINISHED
-from upshift.runs.history.measures import best_of, known_mode
 from upshift.runs.history.outputs import Outputs
 from upshift.runs.history.places import nodes_after, nodes_before
 from upshift.runs.history.records import RunRecords
 from upshift.runs.history.tabular import Rows
-from upshift.runs.history.tasks import Maker, Task, TaskList, no_output, run_of
-
-if TYPE_CHECKING:
-    from upshift.runs.history.runs import Run
+from upshift.runs.history.tasks import Maker, Task, TaskList, no_output
+from upshift.runs.history.values import best_of, known_mode
 
 
 class Step(Maker):
@@ -66,9 +64,9 @@ class Step(Maker):
         return (task for task in self if task.node == 0)
 
     @property
-    def parent(self) -> Run[Any]:
+    def parent(self) -> upshift.Run[Any]:
         """The run that it is a step of."""
-        return run_of(self._records)
+        return self._records.run
 
     @property
     def parent_steps(self) -> Iterator[Step]:
@@ -215,7 +213,7 @@ class Step(Maker):
 class StepList(Rows[Step]):
     """The steps of a run: a list, and a table with a row for each; called, it is ``iter(run)``."""
 
-    def __init__(self, steps: Iterable[Step], run: Run[Any]) -> None:
+    def __init__(self, steps: Iterable[Step], run: upshift.Run[Any]) -> None:
         super().__init__(steps)
         self._run = run
 

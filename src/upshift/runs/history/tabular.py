@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from upshift.errors import MissingExtra, UpshiftError
 from upshift.model.plain import is_opaque, words
-from upshift.runs.history.measures import best_of, mode_of, number
+from upshift.runs.history.values import best_of, mode_of, number
 
 if TYPE_CHECKING:
     import pandas

@@ -6,7 +6,7 @@ import abc
 import functools
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from upshift.errors import BlobDamaged, BlobMissing, NotFound, UsageError, user_location
 from upshift.model.checks import shown
@@ -17,17 +17,13 @@ from upshift.model.spec.task import UNCACHED, Failure, TaskId
 from upshift.model.spec.telemetry import MetricValue
 from upshift.runs.catalog.rows import UNFINISHED, TaskRow
 from upshift.runs.history.attempts import Attempt
-from upshift.runs.history.measures import last_values
 from upshift.runs.history.outputs import Artifacts, DataArtifact, Outputs, set_by_step
-from upshift.runs.history.places import Placed, inputs_of, tasks_after, tasks_before
+from upshift.runs.history.places import Placed, found, inputs_of, tasks_after, tasks_before
 from upshift.runs.history.records import RunRecords
 from upshift.runs.history.tabular import Drawn, Rows, named
+from upshift.runs.history.values import last_values
 from upshift.runtime.storage.artifacts import described, items_of
 from upshift.runtime.storage.state import State
-
-if TYPE_CHECKING:
-    from upshift.runs.history.runs import Run
-    from upshift.runs.history.steps import Step
 
 
 class Maker(Drawn, Placed, abc.ABC):
@@ -90,8 +86,6 @@ class Task(Maker):
         self, row: TaskRow | str, records: RunRecords | None = None, node: int | None = None
     ) -> None:
         if isinstance(row, str):
-            from upshift.runs.history.client import found
-
             task: Task = found(row, "task")
             row, records, node = task.row, task._records, task.node
         assert records is not None
@@ -148,9 +142,9 @@ class Task(Maker):
         return f"{run.pipeline}/{run.id}/{self._step}/{self.id}"
 
     @property
-    def parent(self) -> Step:
-        """The step that it is a task of."""
-        return run_of(self._records)[self._step]
+    def parent(self) -> Any:
+        """The step that it is a task of: a :class:`upshift.runs.history.steps.Step`."""
+        return self._records.run[self._step]
 
     @property
     def parent_tasks(self) -> Iterator[Task]:
@@ -409,13 +403,6 @@ class TaskList(Rows[Task]):
             }
             for task in self
         ]
-
-
-def run_of(records: RunRecords) -> Run[Any]:
-    """The run of these records."""
-    from upshift.runs.history.runs import Run
-
-    return Run(records.row, records.catalog, records.store)
 
 
 def no_output(what: str, status: str, failure: Failure | None = None) -> NotFound:

@@ -14,7 +14,7 @@ import pytest
 
 import upshift
 from upshift.model.spec import Card, encode
-from upshift.runs.history.cards import read_cards
+from upshift.runs.history.attempts import read_cards
 from upshift.runtime.loop import Loop
 from upshift.runtime.masking import Mask
 from upshift.runtime.messages import channel, understood

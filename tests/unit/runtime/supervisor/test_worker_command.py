@@ -13,7 +13,7 @@ import pytest
 
 from upshift.model.spec import Device, Hardware
 from upshift.model.spec.hardware import SCHEDULER, enforced
-from upshift.runs.history.cards import read_cards
+from upshift.runs.history.attempts import read_cards
 from upshift.runtime.accelerators.vendor import Inventory
 from upshift.runtime.supervisor.records import Observations
 
