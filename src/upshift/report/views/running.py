@@ -269,7 +269,7 @@ def _gpus(series: Series, now: Mapping[str, Number]) -> Iterator[GpuNow]:
 def _held(devices: Sequence[Device], running: Sequence[Running]) -> list[DeviceNow]:
     if not devices:
         return []
-    from upshift.runtime.accelerators.holders import holder
+    from upshift.runtime.accelerators.locks import holder
 
     by_uuid = {gpu.uuid: one for one in running for gpu in one.gpus if gpu.uuid is not None}
     return [

@@ -17,7 +17,7 @@ import pytest
 
 from upshift.errors import BackendError
 from upshift.model.spec.hardware import Device
-from upshift.runtime.accelerators import holders, locks
+from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.files import LOCKS
 
 ONE = Device(vendor="nvidia", uuid="GPU-1", index=0)
@@ -150,12 +150,12 @@ def test_two_containers_with_processes_of_the_same_number_make_the_same_lock(
 
 
 def test_it_is_known_which_process_took_a_device() -> None:
-    assert holders.holder(ONE) is None
+    assert locks.holder(ONE) is None
     held = locks.hold([ONE])
-    assert holders.holder(ONE) == os.getpid()
+    assert locks.holder(ONE) == os.getpid()
     assert held is not None
     held.give_back()
-    assert holders.holder(ONE) is None
+    assert locks.holder(ONE) is None
 
 
 def test_whether_anybody_has_any_device_is_known_without_knowing_the_devices() -> None:
@@ -188,7 +188,7 @@ def test_what_a_dead_supervisor_has_left_is_found_by_its_lock_or_its_mark() -> N
     code = """
 import os, signal, socket, subprocess, sys
 from upshift.runtime import marks
-from upshift.runtime.accelerators import holders, locks
+from upshift.runtime.accelerators import locks
 from upshift.model.spec.hardware import Device
 held = locks.hold([Device(vendor="nvidia", uuid="GPU-1", index=0)])
 end, mark = int(sys.argv[1]), marks.make("server")
@@ -208,23 +208,23 @@ os.kill(os.getpid(), signal.SIGKILL)
     kept, marked = map(int, taker.stdout.split())
     ends = [os.pidfd_open(pid) for pid in (kept, marked)]
     assert not locks.free(ONE)
-    assert holders.orphans(ONE) == [kept]
-    assert holders.left_behind([TWO]) == []
-    assert holders.left_behind([ONE, TWO]) == [marked]
+    assert locks.orphans(ONE) == [kept]
+    assert locks.left_behind([TWO]) == []
+    assert locks.left_behind([ONE, TWO]) == [marked]
     ours.close()
     theirs.close()
     for end in ends:
         select.select([end], [], [])
         os.close(end)
     assert locks.free(ONE)
-    assert holders.orphans(ONE) == []
+    assert locks.orphans(ONE) == []
 
 
 def test_what_a_living_supervisor_runs_is_left_alone_though_somebody_removed_the_locks(folder: Path) -> None:
     code = """
 import os, subprocess, sys
 from upshift.runtime import marks
-from upshift.runtime.accelerators import holders, locks
+from upshift.runtime.accelerators import locks
 from upshift.model.spec.hardware import Device
 held = locks.hold([Device(vendor="nvidia", uuid="GPU-1", index=0)])
 variables = {marks.VARIABLE: "server", locks.HELD: held.names, locks.TAKER: marks.identity()}
@@ -242,10 +242,10 @@ child.wait()
             file.unlink()
         again = locks.hold([ONE])
         assert again is not None
-        assert holders.left_behind([ONE]) == []
+        assert locks.left_behind([ONE]) == []
         taker.kill()
         taker.wait()
-        assert holders.left_behind([ONE]) == [marked]
+        assert locks.left_behind([ONE]) == [marked]
         end = os.pidfd_open(marked)
         taker.stdin.close()
         select.select([end], [], [])
@@ -279,7 +279,7 @@ sys.stdin.read()
         for file in locks.files(ONE):
             file.parent.mkdir(exist_ok=True)
             file.symlink_to(own) if how == "link" else os.link(own, file)
-        assert holders.end_orphans(ONE) == []
+        assert locks.end_orphans(ONE) == []
         assert victim.poll() is None
         victim.stdin.close()
         assert victim.wait() == 0
@@ -299,7 +299,7 @@ def test_a_folder_of_locks_that_is_a_link_is_refused(tmp_path: Path, monkeypatch
 def test_what_a_living_supervisor_has_is_no_orphan() -> None:
     held = locks.hold([ONE])
     assert held is not None
-    assert holders.orphans(ONE) == []
+    assert locks.orphans(ONE) == []
     held.give_back()
 
 

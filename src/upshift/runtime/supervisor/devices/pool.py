@@ -13,7 +13,7 @@ import attrs
 from upshift.model.spec.hardware import Device
 from upshift.model.spec.task import TaskSpec
 from upshift.runtime import marks, proc
-from upshift.runtime.accelerators import holders, locks
+from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.locks import Hold, key
 from upshift.runtime.accelerators.matching import Lack, Links, Match, choose, match
 from upshift.runtime.accelerators.vendor import Inventory
@@ -187,7 +187,7 @@ class DevicePool:
 
         They are killed. The devices go back until these processes are gone.
         """
-        left = holders.end_left_behind(hold.devices)
+        left = locks.end_left_behind(hold.devices)
         for device in hold.devices:
             self._littered.pop(key(device), None)
             if left:
@@ -219,8 +219,8 @@ class DevicePool:
         if key(device) in self._mine:
             return f"is held by {self._mine[key(device)]}"
         if not locks.free(device):
-            left = holders.end_orphans(device)
-            taker = holders.holder(device)
+            left = locks.end_orphans(device)
+            taker = locks.holder(device)
             return occupants.held(taker, left, occupants.noted(key(device), taker))
         littered = self._littered.get(key(device))
         return occupants.held(None, littered) if littered else self._trouble(device)
