@@ -11,8 +11,7 @@ import pytest
 
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.several import connection as connections
-from upshift.runtime.supervisor.several.connection import Connection
-from upshift.runtime.supervisor.several.wire import LOG, Frame, WireError, pack
+from upshift.runtime.supervisor.several.connection import LOG, Connection, Frame, WireError, pack
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 from upshift.model.spec import Failure, Launch
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.several import rendezvous, wire
+from upshift.runtime.supervisor.several import rendezvous
+from upshift.runtime.supervisor.several.connection import FORM, MESSAGES, SAYS, Frames, pack, proof_of, say
 from upshift.runtime.supervisor.several.nodes import Nodes
 from upshift.runtime.supervisor.several.rendezvous import Rendezvous, attempt_name
-from upshift.runtime.supervisor.several.wire import FORM, Frames, pack, proof, say
 
 TOKEN = "sesame"
 
@@ -77,7 +77,7 @@ class Caller:
 
     def come(self) -> None:
         """Say, as a node of this attempt, who this is."""
-        proved = proof(TOKEN, self.drawn, "node", 1, attempt_name(self.main.spec))
+        proved = proof_of(TOKEN, self.drawn, "node", 1, attempt_name(self.main.spec))
         self.socket.sendall(say("here", form=FORM, node=1, name="other", proof=proved, lot="any", facts={}))
         assert self.hear()["say"] == "welcome"
 
@@ -102,10 +102,10 @@ def main(project: Callable[[str], Any]) -> Iterator[Callable[..., Main]]:
         say("here", form=FORM, node="\ud800", proof=""),
         say("here", form=FORM, node=[1], proof="0" * 64, facts=[]),
         say("here", form={"a": 1}),
-        pack(wire.SAYS, 0, b"\xff"),
-        pack(wire.SAYS, 0, b'{"say": ' + b"[" * 100_000),
-        pack(wire.MESSAGES, 9, b"{}"),
-        pack(wire.SAYS, 0, b" " * 70_000)[:20],
+        pack(SAYS, 0, b"\xff"),
+        pack(SAYS, 0, b'{"say": ' + b"[" * 100_000),
+        pack(MESSAGES, 9, b"{}"),
+        pack(SAYS, 0, b" " * 70_000)[:20],
         b"GET / HTTP/1.1\r\n\r\n",
     ],
     ids=range(9),

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.runtime.supervisor.several.wire import (
+from upshift.runtime.supervisor.several.connection import (
     LOG,
     SAYS,
     Frame,
     Frames,
     WireError,
-    lot,
+    draw_lot,
     pack,
-    proof,
+    proof_of,
     proves,
     say,
 )
@@ -51,12 +51,12 @@ def test_what_is_no_object_that_says_something_is_refused(payload: bytes) -> Non
 
 
 def test_who_knows_the_token_can_prove_it_once_and_for_one_node_alone() -> None:
-    drawn = lot()
-    said = proof("token", drawn, "node", 1)
+    drawn = draw_lot()
+    said = proof_of("token", drawn, "node", 1)
     assert proves(said, "token", drawn, "node", 1)
-    assert not proves(said, "token", lot(), "node", 1)
+    assert not proves(said, "token", draw_lot(), "node", 1)
     assert not proves(said, "token", drawn, "node", 2)
-    assert not proves(proof("guess", drawn, "node", 1), "token", drawn, "node", 1)
+    assert not proves(proof_of("guess", drawn, "node", 1), "token", drawn, "node", 1)
     assert not any(proves(nonsense, "token", drawn) for nonsense in (None, 1, "", "ä", "\ud800"))
-    assert proves(proof("token", "\ud800", "node"), "token", "\ud800", "node")
+    assert proves(proof_of("token", "\ud800", "node"), "token", "\ud800", "node")
     assert "token" not in said

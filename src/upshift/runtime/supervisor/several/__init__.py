@@ -7,5 +7,5 @@
     nodes       has their processes as members           remote_supervisor  starts processes, forwards
 
 Which part a supervisor has is told by its seat (:mod:`upshift.runtime.launch.seats`); how they talk is in
-:mod:`.wire`. :mod:`upshift.runtime.supervisor.serving.local_nodes` starts further ones on this machine.
+:mod:`.connection`. :mod:`upshift.runtime.supervisor.serving.local_nodes` starts further ones on this machine.
 """

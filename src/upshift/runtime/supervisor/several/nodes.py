@@ -30,9 +30,16 @@ from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.members import Member
 from upshift.runtime.supervisor.output.logs import Log
-from upshift.runtime.supervisor.several import wire
-from upshift.runtime.supervisor.several.connection import Connection
-from upshift.runtime.supervisor.several.wire import Frame, WireError
+from upshift.runtime.supervisor.several.connection import (
+    LOG,
+    MESSAGES,
+    SAYS,
+    SIGHT,
+    Connection,
+    Frame,
+    WireError,
+    reading,
+)
 
 ORPHANED = 3.0
 """Seconds between SIGTERM and SIGKILL for processes whose node 0 is gone: nobody takes what they do."""
@@ -219,11 +226,11 @@ class Nodes:
 
     def take(self, remote: RemoteNode, frame: Frame) -> None:
         """Something has come from a node."""
-        if frame.kind == wire.SAYS:
+        if frame.kind == SAYS:
             content = frame.content()
             hear = getattr(self, f"_said_{content.pop('say')}", None)
             if hear is not None:  # else it is a beat
-                with wire.sense():
+                with reading():
                     hear(remote, **content)
             return
         member = remote.members.get(frame.rank)
@@ -231,7 +238,7 @@ class Nodes:
             raise WireError(f"there is no rank {frame.rank} on {remote}")
         if member.ended:
             return
-        feed = {wire.LOG: member.feed_log, wire.SIGHT: member.feed_sight, wire.MESSAGES: member.feed_messages}
+        feed = {LOG: member.feed_log, SIGHT: member.feed_sight, MESSAGES: member.feed_messages}
         feed[frame.kind](frame.payload)
 
     def lose(self, remote: RemoteNode, why: str) -> None:

@@ -26,11 +26,9 @@ from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.members import LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
 from upshift.runtime.supervisor.output.logs import Log
-from upshift.runtime.supervisor.several import wire
-from upshift.runtime.supervisor.several.connection import Connection
+from upshift.runtime.supervisor.several.connection import LOG, MESSAGES, SIGHT, Connection, Frame, pack
 from upshift.runtime.supervisor.several.nodes import ORPHANED
 from upshift.runtime.supervisor.several.rendezvous import Joining
-from upshift.runtime.supervisor.several.wire import Frame
 from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 
 if TYPE_CHECKING:
@@ -55,14 +53,14 @@ class ForwardedMember(LocalMember):
         loop.watch(born.seen, partial(self._ready, born.seen))
 
     def feed_log(self, data: bytes) -> None:
-        self._supervisor.forward(wire.LOG, self, data)
+        self._supervisor.forward(LOG, self, data)
 
     def feed_messages(self, data: bytes) -> None:
         super().feed_messages(data)
-        self._supervisor.forward(wire.MESSAGES, self, data)
+        self._supervisor.forward(MESSAGES, self, data)
 
     def feed_sight(self, data: bytes) -> None:
-        self._supervisor.forward(wire.SIGHT, self, data)
+        self._supervisor.forward(SIGHT, self, data)
 
     def about_to_end(self) -> None:
         """Send usage before what became of the call: node 0 may end the attempt by that."""
@@ -276,7 +274,7 @@ class RemoteSupervisor:
         """Something that a process has written. No more is read than the network takes."""
         if self._connection is None or not self._connection.alive:
             return
-        self._connection.send(wire.pack(kind, member.number, data))
+        self._connection.send(pack(kind, member.number, data))
         if self._connection.full and not self._paused:
             self._paused = True
             for one in self._members:

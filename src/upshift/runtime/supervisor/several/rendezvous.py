@@ -34,10 +34,19 @@ from upshift.runtime.launch.ports import keep_port
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.several import wire
-from upshift.runtime.supervisor.several.connection import Connection, pause
+from upshift.runtime.supervisor.several.connection import (
+    FORM,
+    LARGEST,
+    Connection,
+    Frame,
+    WireError,
+    draw_lot,
+    pause,
+    proof_of,
+    proves,
+    reading,
+)
 from upshift.runtime.supervisor.several.nodes import ORPHANED, Nodes, RemoteNode
-from upshift.runtime.supervisor.several.wire import FORM, LARGEST, Frame, WireError
 
 INTRODUCTION = 10.0
 """Seconds in which who has connected has to say who that is."""
@@ -146,7 +155,7 @@ class Rendezvous:
         number, form, name = content.get("node"), content.get("form"), attempt_name(self.spec)
         if form != FORM:
             raise WireError(f"that node runs Upshift {form}, this one {FORM}")
-        if not wire.proves(content.get("proof"), self._seat.token, arrival.drawn, "node", number, name):
+        if not proves(content.get("proof"), self._seat.token, arrival.drawn, "node", number, name):
             raise WireError("that is not a node of this attempt")
         if not isinstance(number, int) or not 0 < number < self._seat.nodes or number in self._here:
             raise WireError(
@@ -156,7 +165,7 @@ class Rendezvous:
             )
         remote = RemoteNode(number, str(content.get("name")), arrival.connection, content.get("facts") or {})
         self._here[number] = remote
-        proof = wire.proof(self._seat.token, str(content.get("lot")), "main", number, name)
+        proof = proof_of(self._seat.token, str(content.get("lot")), "main", number, name)
         arrival.connection.say("welcome", proof=proof)
         return remote
 
@@ -167,7 +176,7 @@ class Rendezvous:
             return
         content = frame.content()
         if content["say"] == "ready":
-            with wire.sense():
+            with reading():
                 devices = content.get("devices")
                 remote.devices = None if devices is None else decode(tuple[Device, ...], devices)
                 remote.less = bool(content.get("less"))
@@ -183,7 +192,7 @@ class Rendezvous:
         elif content["say"] == "waiting":
             self._tell(f"{remote}: {content.get('why')}")
         elif content["say"] == "failed":
-            with wire.sense():
+            with reading():
                 failure = decode(Failure, content["failure"])
             self._give_up(failure)
         elif content["say"] == "signalled":
@@ -296,7 +305,7 @@ class _Arrival:
     def __init__(
         self, gathering: Rendezvous, loop: Loop, connection: socket.socket, *, silence: float
     ) -> None:
-        self.drawn = wire.lot()
+        self.drawn = draw_lot()
         self._gathering = gathering
         self._remote: RemoteNode | None = None
         self.connection = Connection(loop, connection, self._take, self._lost, silence=silence)
@@ -318,7 +327,7 @@ class _Arrival:
         if content["say"] == "beat":
             return
         try:
-            with wire.sense():
+            with reading():
                 self._remote = self._gathering.admit(self, content)
         except WireError as error:
             self.connection.say("refused", why=error.what)
@@ -372,7 +381,7 @@ class Joining:
         self._problem: str | None = None
         self._socket: socket.socket | None = None
         self._connection: Connection | None = None
-        self._drawn = wire.lot()
+        self._drawn = draw_lot()
         self._welcome = False
         self._timer = Timer(self._try)
         self._try()
@@ -462,12 +471,12 @@ class Joining:
                 form=FORM,
                 node=seat.node,
                 name=seat.name or os.uname().nodename,
-                proof=wire.proof(seat.token, str(content.get("lot")), "node", seat.node, self._name),
+                proof=proof_of(seat.token, str(content.get("lot")), "node", seat.node, self._name),
                 lot=self._drawn,
                 facts=dict(self._facts),
             )
         elif content["say"] == "welcome":
-            if not wire.proves(content.get("proof"), seat.token, self._drawn, "main", seat.node, self._name):
+            if not proves(content.get("proof"), seat.token, self._drawn, "main", seat.node, self._name):
                 raise WireError("who listens there is not node 0 of this attempt")
             self._welcome = True
             with contextlib.suppress(StoreError):
