@@ -36,11 +36,12 @@ from upshift.backends.scheduler import Launch
 from upshift.code.packages import make_package
 from upshift.engine import RunOptions
 from upshift.engine.images import MadeImage
+from upshift.engine.journal import new_row, new_run_id
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.ownerless import confirm_free, record_lost
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.recovery import take_over
-from upshift.engine.run import new_run_id, refuse
+from upshift.engine.run import refuse
 from upshift.engine.traveling import (
     at_address,
     command_of,
@@ -55,7 +56,7 @@ from upshift.engine.traveling import (
 from upshift.errors import BackendError, RequestRefused, UpshiftError, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
-from upshift.model.home import home, make_folder, user_name
+from upshift.model.home import home, make_folder
 from upshift.model.settings.secrets import NeededSecret, secret_files
 from upshift.model.spec.codec import decode, encode, to_json
 from upshift.model.spec.task import Code
@@ -63,7 +64,6 @@ from upshift.report.progress import Progress
 from upshift.runs.catalog.catalog import catalog_place
 from upshift.runs.catalog.detached import Detached
 from upshift.runs.catalog.rebuild import open_catalog
-from upshift.runs.catalog.rows import RunRow
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.lease import Lease, here
 from upshift.runs.stores.publishing import published
@@ -189,22 +189,16 @@ def submit(
                     environment={} if journey is None else surroundings(store, journey),
                 )
             )
-        row = RunRow(
-            id=run,
-            pipeline=graph.pipeline,
+        row = new_row(
+            run,
+            graph,
             status="pending",
             target=found.target.name,
-            user=options.user or (earlier.user if earlier else None) or user_name(),
-            tags=options.tags,
-            started=earlier.started if earlier else now,
-            store=store.address,
-            source={
-                **{name: encode(value) for name, value in source.items()},
-                "code": encode(code),
-                "engine": here(),
-                **engine.source(),
-            },
-            params={name: encode(artifact) for name, artifact in graph.params.items()},
+            store=store,
+            options=options,
+            source={**source, "code": code, "engine": here(), **engine.source()},
+            earlier=earlier,
+            now=now,
         )
         order = _order(run, engine, configuration, engines=engines, images=images, store=store.name)
         with Lease(run, store.address, notice=progress.notice) as lease:

@@ -13,49 +13,29 @@ start before it writes down what happened: see :mod:`upshift.engine.journal`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.backends.base import Ended, Event, Job, Logged, LogGrew, Noticed, Started, Waiting
+from upshift.backends.base import Ended, Event, Job, Started, Waiting
+from upshift.engine import RunOptions
 from upshift.engine.building import Building
 from upshift.engine.clock import Clock, Timers
 from upshift.engine.control import Command, stopping_line
 from upshift.engine.journal import Decisions, Journal, Shortfalls, over
-from upshift.engine.keys import Keys
 from upshift.engine.offers import GrantPlan
-from upshift.engine.recovery import Admission, Made, Recovery
-from upshift.engine.reuse import Reuse, intact
+from upshift.engine.recovery import Admission, Made
+from upshift.engine.reuse import lost_producers
 from upshift.engine.specs import Specs
-from upshift.engine.targets import (
-    AttemptState,
-    OpenTarget,
-    Verdict,
-    cancel,
-    fence,
-    give_up,
-    judge,
-    reader_of,
-    too_many,
-)
-from upshift.engine.tasks import (
-    CANCELLED,
-    COMPLETED,
-    FAILED,
-    PENDING,
-    RUNNING,
-    SKIPPED,
-    TaskState,
-    producers,
-    task_inputs,
-)
+from upshift.engine.targets import AttemptState, OpenTarget, Verdict, cancel, reader_of, too_many, verdict_on
+from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskState, task_inputs
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
 from upshift.model.settings.spans import parse_span
-from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.artifact import Value
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.report.human import in_words
 from upshift.report.progress import TaskChange
@@ -68,8 +48,8 @@ if TYPE_CHECKING:
 
 BATCH = 1000
 """How many jobs are handed over at once, where a backend queues them itself."""
-DEFAULT_GRACE = 10.0
-"""Seconds between SIGTERM and SIGKILL for a job of which no spec can be read."""
+_PATIENCE = 20.0
+"""Seconds in which what is stopped has ended, where the run cannot go on."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -81,23 +61,18 @@ class Driver:
     places: tuple[OpenTarget, ...]
     store: Store
     specs: Specs
-    keys: Keys
-    reuse: Reuse
+    admission: Admission
     journal: Journal
-    recovery: Recovery
     clock: Clock
     inbox: SimpleQueue[Any]
     building: Building
     project: str
-    keep_going: bool = False
-    max_workers: int | None = None
-    max_splits: int | None = None
+    options: RunOptions
     submitted: Callable[[], None]  # called once something was submitted, and again: threads may start now
     debugged: Debugged | None = None
     first_failure: tuple[TaskId, Failure, int] | None = attrs.field(init=False, default=None)
     """The task that failed first, why, and in which attempt."""
     _decisions: Decisions = attrs.field(init=False)
-    _admission: Admission = attrs.field(init=False)
     _shortfalls: Shortfalls = attrs.field(init=False)
     _replanned: dict[TaskState, GrantPlan] = attrs.field(init=False, factory=dict)
     """Of tasks that ran out of memory."""
@@ -106,29 +81,28 @@ class Driver:
     _stopping: str | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        self._decisions = Decisions(self.walk, self.journal, self.recovery.surplus)
-        self._admission = Admission(self.keys, self.reuse, self.recovery, self.journal, self.store)
-        self._shortfalls = Shortfalls(self.plans)
+        self._decisions = Decisions(self.walk, self.journal, self.admission.recovery.surplus)
+        self._shortfalls = Shortfalls(self.walk, self.plans)
         self._timers = Timers(self.clock)
 
     def run(self) -> str:
         """Drive the walk to its end; gives the status of the run."""
-        for attempt in self.recovery.watch_all():
+        for attempt in self.admission.recovery.watch_all():
             self.journal.attempt(attempt)
         self.walk.start()
         self._advance()
         while not self._done():
             self._wait()
             self._advance()
-        if self.walk.worst in (COMPLETED, SKIPPED):
+        if self.walk.went_well:
             return COMPLETED
         return CANCELLED if self._stopping == CANCELLED else FAILED
 
     def abandon(self, *, elsewhere: bool = True) -> None:
         """Stop what runs, because the run cannot go on, and wait until it has ended."""
         places = [p for p in self.places if elsewhere or not p.backend.capabilities.remote]
-        self._cancel_jobs(None, places)
-        deadline = self.clock.monotonic() + 2 * DEFAULT_GRACE
+        self._cancel([attempt for place in places for attempt in place.jobs.values()], None)
+        deadline = self.clock.monotonic() + _PATIENCE
         while any(place.jobs for place in places):
             item = self.clock.wait(self.inbox, deadline)
             if item is None:
@@ -147,9 +121,14 @@ class Driver:
         if not self.walk.finished:
             return False
         # What is left are jobs of an earlier engine that no task of this run asks for.
-        left = [attempt for place in self.places for attempt in place.jobs.values()]
+        left = self._jobs
         self._cancel([attempt for attempt in left if not attempt.cancelled], None)
         return not left
+
+    @property
+    def _jobs(self) -> list[AttemptState]:
+        """What backends have now."""
+        return [attempt for place in self.places for attempt in place.jobs.values()]
 
     def _advance(self) -> None:
         self._note_decisions()
@@ -158,7 +137,7 @@ class Driver:
                 self._admit(self.walk.ready.popleft())
             self._launch()
         self._launch()
-        for task in self._admission.explain():
+        for task in self.admission.explain():
             if task.status == RUNNING:  # submitted; nobody has said yet that it started
                 self.journal.task(task, status=PENDING)
         for line in self._shortfalls.lines():
@@ -172,14 +151,12 @@ class Driver:
 
     def _admit(self, task: TaskState) -> None:
         """Take the task's result from where it is already, or queue it."""
-        try:
-            inputs, _ = task_inputs(task, self.walk.nodes, self._items_of)
-        except (BlobMissing, BlobDamaged) as error:
-            self._make_again(task, Failure(reason="infrastructure", message=str(error)))
+        inputs = self._inputs_of(task)
+        if inputs is None:
             return
-        found = self._admission.of(
+        found = self.admission.of(
             task,
-            inputs,
+            inputs[0],
             standard=self._plan_of(task).standard,
             debugged=self._is_debugged(task),
             now=self.clock.now(),
@@ -190,6 +167,14 @@ class Driver:
             self._has(task, found.result)
         else:
             self._take_over(task, found.attempt, same=found.same)
+
+    def _inputs_of(self, task: TaskState) -> tuple[dict[str, Value], bool] | None:
+        """As :func:`task_inputs`; None: one of them is lost, and made again."""
+        try:
+            return task_inputs(task, self.walk.nodes, partial(artifacts.items_of, store=self.store))
+        except (BlobMissing, BlobDamaged) as error:
+            self._make_again(task, Failure(reason="infrastructure", message=str(error)))
+            return None
 
     def _queue(self, task: TaskState) -> None:
         if self._is_debugged(task) or not self.building.hold(task, self._image_made):
@@ -238,7 +223,8 @@ class Driver:
     def _next_attempts(self, place: OpenTarget) -> list[AttemptState]:
         """What starts now on a place: one after the other where they start at once, else a list of them."""
         found: list[AttemptState] = []
-        most = 1 if place.queue.room.one_machine or self._is_debugger(place) else BATCH
+        inline = self.debugged is not None and self.debugged.plan.place is place
+        most = 1 if place.queue.room.one_machine or inline else BATCH
         while len(found) < most and self._has_room(len(found)) and (taken := place.queue.take()) is not None:
             attempt = self._attempt(*taken)
             if attempt is not None:
@@ -247,19 +233,19 @@ class Driver:
 
     def _has_room(self, more: int) -> bool:
         """Whether another task may run beside those that do, and so many more."""
-        return self.max_workers is None or sum(len(p.jobs) for p in self.places) + more < self.max_workers
+        most = self.options.max_workers
+        return most is None or len(self._jobs) + more < most
 
     def _attempt(self, task: TaskState, demand: Any) -> AttemptState | None:
         """The next attempt of a task, with its spec in the store; None: an input has to be made again."""
         plan = self._plan_of(task)
         place = plan.place
         task_id = self.journal.id(task)
-        try:
-            inputs, tainted = task_inputs(task, self.walk.nodes, self._items_of)
-        except (BlobMissing, BlobDamaged) as error:
+        found = self._inputs_of(task)
+        if found is None:
             place.queue.room.give_back(demand)
-            self._make_again(task, Failure(reason="infrastructure", message=str(error)))
             return None
+        inputs, tainted = found
         task.attempts += 1
         debugged = self._is_debugged(task)
         spec = self.specs.make(
@@ -294,10 +280,8 @@ class Driver:
             attempt.handle = handle
             place.jobs[handle] = attempt
             self._submits += 1
-            step = task.node.node.step
-            if self._shortfalls.new_of(step) and not self._is_debugged(task):
-                still = {state.node.step for state in self.walk.nodes.values() if state.ended is None}
-                self._shortfalls.began(step, still)
+            if not self._is_debugged(task):
+                self._shortfalls.began(task.node.node.step)
             self.journal.attempt(attempt)
             self.journal.task(task, status=PENDING)
 
@@ -334,10 +318,7 @@ class Driver:
             attempt.wait_for_devices(False)
             place.queue.room.give_back(attempt.demand)
             attempt.ended = event
-            result = self.store.read_result(attempt.task_id, attempt.number)
-            if result is None:
-                fence(self.store, attempt.task_id, attempt.number)
-            verdict = judge(attempt.task_id, attempt.number, result, event, cancelled=attempt.cancelled)
+            verdict = verdict_on(attempt, event, self.store)
             if attempt.given_up is not None and verdict.failure is not None:
                 verdict = Verdict(verdict.result, attempt.given_up)
             if attempt.task is None:  # a job of an earlier engine; its task may ask for it yet
@@ -353,12 +334,6 @@ class Driver:
                 self.journal.task(attempt.task)
                 if not self._is_debugged(attempt.task):
                     self.journal.running(attempt)
-        elif isinstance(event, LogGrew):
-            self.journal.printed(attempt, size=event.size)
-        elif isinstance(event, Logged):
-            self.journal.logged(attempt, event.values, event.step)
-        elif isinstance(event, Noticed):
-            self.journal.notice(event.text, attempt.task_id)
         elif isinstance(event, Waiting):
             attempt.wait_for_devices(True)
             attempt.why = event.why
@@ -370,73 +345,76 @@ class Driver:
                 attempt.overdue = True
                 within = attempt.place.target.start_within
                 self._timers.after(parse_span(within), partial(self._is_overdue, attempt, within))
+        else:
+            self.journal.hear(attempt, event)
 
     def _is_overdue(self, attempt: AttemptState, within: str) -> None:
         self._wait_no_more(attempt, f"after {within} it still waits: {attempt.why}")
 
     def _wait_no_more(self, attempt: AttemptState, why: str) -> None:
         """Refuse what waits to start, unless it has begun."""
-        if attempt.is_to_begin and give_up(self.store, attempt.task_id, attempt.number):
-            attempt.given_up = attempt.too_late(why)
+        if attempt.give_up(why, self.store):
             self._cancel([attempt], 0.0)
             attempt.cancelled = False  # nothing takes its place
 
     def _end(self, attempt: AttemptState, task: TaskState, verdict: Verdict) -> None:
         """The attempt is over. What that means for its task."""
         now = self.clock.now()
-        replaced = attempt.cancelled and self._stopping is None
-        failure = verdict.failure
-        many = None if verdict.result is None or replaced else too_many(task, verdict.result, self.max_splits)
-        if many is not None:
-            change = over(attempt, verdict, now=now)
-            self._decisions.changes[task] = attrs.evolve(change, status=FAILED, failure=many)
-            self._give_up(task, many, attempt.number)
-        elif failure is None and verdict.result is not None and not replaced:
-            self._decisions.changes[task] = over(attempt, verdict, now=now)
-            discard(self.store, verdict.result, wait=False)
-            self.walk.completed(task, verdict.result.outputs, degraded=verdict.result.degraded)
-        elif replaced:
+        result, failure = verdict.result, verdict.failure
+        if attempt.cancelled and self._stopping is None:  # it was of other work
             self.walk.again(task)
             self._queue(task)
         elif failure is not None:
-            self._fail(attempt, task, verdict, failure)
+            self._fail(attempt, task, failure, over(attempt, verdict, now=now))
+        elif result is not None:
+            change = self._decisions.changes[task] = over(attempt, verdict, now=now)
+            many = too_many(task, result, self.options.max_splits)
+            if many is not None:
+                self._decisions.changes[task] = attrs.evolve(change, status=FAILED, failure=many)
+                self._give_up(task, many, attempt.number)
+            else:
+                discard(self.store, result, wait=False)
+                self.walk.completed(task, result.outputs, degraded=result.degraded)
         self.journal.printed(attempt, end=True)
-        for line in in_words(verdict.result.gaps if verdict.result is not None else ()):
+        for line in in_words(result.gaps if result is not None else ()):
             self.journal.notice(line, attempt.task_id)
         self.journal.attempt(attempt, verdict, ended=now)
 
-    def _fail(self, attempt: AttemptState, task: TaskState, verdict: Verdict, failure: Failure) -> None:
-        now = self.clock.now()
+    def _fail(self, attempt: AttemptState, task: TaskState, failure: Failure, change: TaskChange) -> None:
+        """An attempt has failed: there is another one, or the task has failed with it."""
         if self._stopping is not None and failure.reason == "cancelled":
-            self._decisions.changes[task] = over(attempt, verdict, now=now)
+            self._decisions.changes[task] = change
             self.walk.cancelled(task)
             return
         if failure.lost and self._make_again(task, failure):
             return
-        retry = task.node.definition.settings.retry_policy
+        self._decisions.changes[task] = change
         task.failures += 1
+        retry = task.node.definition.settings.retry_policy
         again = retry.again(failure.reason, task.failures) and not self._is_debugged(task)
         if self._stopping is None and again:
-            from upshift.engine.replanning import replanned  # few tasks are tried again
-
-            pause, plan = retry.pause(task.failures), self._plan_of(task)
-            newer, changes = replanned(plan, task.node.definition, failure, project=self.project)
-            if newer is not plan:
-                self._replanned[task] = newer
-            self._decisions.changes[task] = attrs.evolve(
-                over(attempt, verdict, now=now),
-                status=PENDING,
-                retry_in=pause,
-                retry=task.failures,
-                retries=retry.times,
-                retry_with=", ".join(changes) or None,
-            )
-            self.walk.again(task)
-            self._timers.after(pause, partial(self._queue, task))
-            return
-        self._decisions.changes[task] = over(attempt, verdict, now=now)
-        if not self._caught(task, failure):
+            self._retry(task, failure, change)
+        elif not self._caught(task, failure):
             self._give_up(task, failure, attempt.number)
+
+    def _retry(self, task: TaskState, failure: Failure, change: TaskChange) -> None:
+        from upshift.engine.replanning import replanned  # few tasks are tried again
+
+        retry, plan = task.node.definition.settings.retry_policy, self._plan_of(task)
+        pause = retry.pause(task.failures)
+        newer, changes = replanned(plan, task.node.definition, failure, project=self.project)
+        if newer is not plan:
+            self._replanned[task] = newer
+        self._decisions.changes[task] = attrs.evolve(
+            change,
+            status=PENDING,
+            retry_in=pause,
+            retry=task.failures,
+            retries=retry.times,
+            retry_with=", ".join(changes) or None,
+        )
+        self.walk.again(task)
+        self._timers.after(pause, partial(self._queue, task))
 
     def _caught(self, task: TaskState, failure: Failure) -> bool:
         """Whether the flow goes on all the same: the next attempt says that this one has failed."""
@@ -451,23 +429,20 @@ class Driver:
         return True
 
     def _give_up(self, task: TaskState, failure: Failure, attempt: int) -> None:
+        self._note_failure(task, failure, attempt)
+        self.walk.failed(task, failure)
+        if not self.options.keep_going:
+            self._stop(FAILED)
+
+    def _note_failure(self, task: TaskState, failure: Failure, attempt: int) -> None:
         if self.first_failure is None:
             self.first_failure = (self.journal.id(task), failure, attempt)
-        self.walk.failed(task, failure)
-        if not self.keep_going:
-            self._stop(FAILED)
 
     def _make_again(self, task: TaskState, failure: Failure) -> bool:
         """Let the producers of what the task could not read run again, and then the task."""
         if self._stopping is not None:
             return False
-        lost = set(failure.lost)
-        makers = [
-            maker
-            for maker in producers(task, self.walk.nodes)
-            if not lost.isdisjoint(a.digest for a in maker.outputs.values())
-            or not intact(maker.outputs, self.store)
-        ]
+        makers = lost_producers(task, self.walk.nodes, failure.lost, self.store)
         if makers and task.rounds < ROUNDS:
             self.journal.notice(f"{task}: an input is lost; {_names(makers)} again", self.journal.id(task))
             self.walk.remake(task, makers)
@@ -484,20 +459,16 @@ class Driver:
         self._timers.clear()
         for place in self.places:
             place.queue.clear()
-        self._cancel_jobs(None)
+        self._cancel(self._jobs, None)
 
     def _cancel_run(self, command: Command) -> None:
-        jobs = [attempt for place in self.places for attempt in place.jobs.values()]
+        jobs = self._jobs
         images = self.building.unfinished
         self.journal.notice(stopping_line(jobs, command, again=self._stopping is not None, images=images))
         if self._stopping is None:
             self._stop(CANCELLED)
         else:
-            self._cancel_jobs(0.0)
-
-    def _cancel_jobs(self, grace: float | None, places: Sequence[OpenTarget] | None = None) -> None:
-        among = self.places if places is None else places
-        self._cancel([attempt for place in among for attempt in place.jobs.values()], grace)
+            self._cancel(jobs, 0.0)
 
     def _cancel(self, attempts: list[AttemptState], grace: float | None) -> None:
         for some, error in cancel(attempts, grace):
@@ -506,31 +477,20 @@ class Driver:
 
     def _note_decisions(self) -> None:
         while refused := self._decisions.write():  # the first of them may stop the walk, which decides more
-            for task, failure in refused:
-                self._note_refusal(task, failure)
-
-    def _note_refusal(self, task: TaskState, failure: Failure) -> None:
-        """A step that failed before it could be submitted."""
-        task.attempts += 1
-        self.journal.refused(task, failure, self._plan_of(task).place, ended=self.clock.now())
-        if self.first_failure is None:
-            self.first_failure = (self.journal.id(task), failure, task.attempts)
-        if self._stopping is None and not self.keep_going:
-            self._stop(FAILED)
-
-    def _is_debugger(self, place: OpenTarget) -> bool:
-        return self.debugged is not None and self.debugged.plan.place is place
+            for task, failure in refused:  # before it could be submitted
+                task.attempts += 1
+                self.journal.refused(task, failure, self._plan_of(task).place, ended=self.clock.now())
+                self._note_failure(task, failure, task.attempts)
+                if self._stopping is None and not self.options.keep_going:
+                    self._stop(FAILED)
 
     def _is_debugged(self, task: TaskState) -> bool:
         return self.debugged is not None and self.debugged.holds(task)
 
     def _plan_of(self, task: TaskState) -> GrantPlan:
-        if self.debugged is not None and self.debugged.holds(task):
+        if self.debugged is not None and self._is_debugged(task):
             return self.debugged.plan
         return self._replanned.get(task) or self.plans[task.node.node.step]
-
-    def _items_of(self, artifact: Artifact) -> tuple[Artifact, ...]:
-        return artifacts.items_of(artifact, self.store)
 
 
 def _names(tasks: list[TaskState]) -> str:

@@ -15,10 +15,16 @@ So all that a lost batch costs is a second look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
+from upshift.backends.base import Logged, LogGrew, Noticed
+from upshift.engine import RunOptions
 from upshift.engine.offers import GrantPlan
 from upshift.engine.targets import AttemptState, OpenTarget, Verdict
 from upshift.engine.tasks import (
@@ -32,12 +38,107 @@ from upshift.engine.tasks import (
     why_skipped,
 )
 from upshift.engine.walk import Walk
+from upshift.errors import UpshiftError
+from upshift.model.graph import Graph
+from upshift.model.home import user_name
+from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.hardware import Shortfall
-from upshift.model.spec.task import Failure, TaskId
-from upshift.model.spec.telemetry import MetricValue
+from upshift.model.spec.task import Code, Failure, TaskId
 from upshift.report.progress import ImageChange, Progress, TaskChange
+from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.rows import AttemptRow, TaskRow
+from upshift.runs.catalog.endings import record_ending
+from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runtime.storage import edits
+from upshift.runtime.storage.store import Store
+
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+"""Without those that are easily taken for another."""
+
+
+def new_run_id(now: float) -> str:
+    """An id that sorts by time, and that no other run has: ``20261121-032154-k3f9``."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    return f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
+
+
+def new_row(
+    run: str,
+    graph: Graph,
+    *,
+    status: str,
+    target: str,
+    store: Store,
+    options: RunOptions,
+    source: Mapping[str, Any],
+    earlier: RunRow | None,  # where the run is resumed
+    now: float,
+) -> RunRow:
+    """The row of a run that begins, or goes on."""
+    return RunRow(
+        id=run,
+        pipeline=graph.pipeline,
+        status=status,
+        target=target,
+        user=options.user or (earlier.user if earlier else None) or user_name(),
+        tags=options.tags,
+        started=earlier.started if earlier else now,
+        store=store.address,
+        source={name: encode(value) for name, value in source.items()},
+        params={name: encode(artifact) for name, artifact in graph.params.items()},
+    )
+
+
+@attrs.define(eq=False)
+class RunRecord:
+    """The record of a run that this engine owns: in the store, and in the catalog."""
+
+    row: RunRow
+    _catalog: Backlog
+    _store: Store
+    _progress: Progress
+
+    def begin(self, graph: Graph, images: Sequence[Mapping[str, object]] | None) -> None:
+        """Record the run, its graph, and what its images are made from; None: it has none."""
+        self._write()
+        self._store.write_record(self.row.id, "graph.json", to_json(attrs.evolve(graph, sources={})))
+        if images is not None:
+            self._store.write_record(self.row.id, "images.json", to_json(images))
+        self._store.write_record(self.row.id, edits.RECORD, to_json(graph.sources))
+
+    def keep_code(self, code: Code) -> None:
+        """Note the code with its package."""
+        self._note("code", code)
+
+    def lack_code(self, why: str) -> None:
+        """Note why there is no package, for whoever asks for --same-code later."""
+        self._note("code_lacks", why)
+
+    def end(self, status: str, now: float) -> None:
+        """Record that the run is over; in the store first, since the catalog can be made anew from there."""
+        # The machine's clock may have been set back since the run began, and resumed.
+        self.row = attrs.evolve(self.row, status=status, ended=max(self.row.started, now))
+        with self._noticed():
+            record_ending(self.row, self._catalog, self._store)
+        with self._noticed():
+            self._catalog.update_run(self.row.id, status=status, ended=self.row.ended)
+            self._catalog.settle()
+
+    def _note(self, name: str, value: object) -> None:
+        self.row = attrs.evolve(self.row, source={**self.row.source, name: encode(value)})
+        self._write()
+
+    def _write(self) -> None:
+        self._store.write_record(self.row.id, "run.json", to_json(self.row))
+        self._catalog.add_run(self.row)
+
+    @contextlib.contextmanager
+    def _noticed(self) -> Iterator[None]:
+        try:
+            yield
+        except UpshiftError as error:
+            # Whoever hears of the first failure needs that one; the run can be resumed all the same.
+            self._progress.notice(f"the end of run {self.row.id} was not recorded: {error.what}")
 
 
 @attrs.define(eq=False)
@@ -162,9 +263,15 @@ class Journal:
 
         self._news.append(show)
 
-    def logged(self, attempt: AttemptState, values: Mapping[str, MetricValue], step: float | None) -> None:
-        """Show the newest values of the attempt's metrics."""
-        self._news.append(lambda: self._progress.logged(attempt.task_id, values, step))
+    def hear(self, attempt: AttemptState, event: LogGrew | Logged | Noticed) -> None:
+        """Show what the attempt has printed, the newest values of its metrics, or a line."""
+        if isinstance(event, LogGrew):
+            self.printed(attempt, size=event.size)
+        elif isinstance(event, Logged):
+            values, step = event.values, event.step
+            self._news.append(lambda: self._progress.logged(attempt.task_id, values, step))
+        else:
+            self.notice(event.text, attempt.task_id)
 
     def write(self) -> None:
         """Commit everything that is new, in one transaction, and show it."""
@@ -263,24 +370,24 @@ _IMAGE = "image"
 class Shortfalls:
     """Collects what is to be said, as steps begin."""
 
+    _walk: Walk
     _plans: Mapping[str, GrantPlan]  # what each step gets, by the name of its definition
     _known: set[tuple[str, str]] = attrs.field(init=False, factory=set)
     _news: dict[str, list[Shortfall]] = attrs.field(init=False, factory=dict)
     _remarks: list[str] = attrs.field(init=False, factory=list)
 
-    def new_of(self, step: str) -> bool:
-        """Whether there is something to be said of a step that has not been said."""
+    def began(self, step: str) -> None:
+        """A task of a step has been submitted."""
         plan = self._plans[step]
         said = (*(shortfall.field for shortfall in plan.shortfalls), *plan.remarks)
-        return any((step, what) not in self._known for what in said)
-
-    def began(self, step: str, others: Collection[str]) -> None:
-        """A task of a step has been submitted."""
-        for remark in self._plans[step].remarks:
+        if all((step, what) in self._known for what in said):
+            return
+        others = {state.node.step for state in self._walk.nodes.values() if state.ended is None}
+        for remark in plan.remarks:
             if (step, remark) not in self._known:
                 self._known.add((step, remark))
                 self._remarks.append(f"{step}: {remark}")
-        for shortfall in self._plans[step].shortfalls:
+        for shortfall in plan.shortfalls:
             image = shortfall.field == _IMAGE
             for name in self._plans if image else (step,):
                 runs = name == step or name in others

@@ -191,7 +191,7 @@ class OneStep:
             self._settle(walk, tasks, failures=True)
         walk.stop()
         states = [task for state in walk.nodes.values() for task in state.tasks]
-        status = COMPLETED if walk.worst in (COMPLETED, SKIPPED) else walk.worst
+        status = COMPLETED if walk.went_well else walk.worst
         content = self.store.read_record(self._run, "run.json")
         assert content is not None  # the graph was there
         row = attrs.evolve(from_json(RunRow, content), status=status, ended=time.time())

@@ -16,7 +16,14 @@ from upshift.engine.journal import Journal
 from upshift.engine.keys import Keys, debugged_key
 from upshift.engine.reuse import Hit, Reuse, Standard, intact, shortcoming
 from upshift.engine.schedule import Demand
-from upshift.engine.targets import AttemptState, OpenTarget, Verdict, fence, judge, reader_of, rejoin
+from upshift.engine.targets import (
+    AttemptState,
+    OpenTarget,
+    Verdict,
+    reader_of,
+    rejoin,
+    verdict_on,
+)
 from upshift.engine.tasks import COMPLETED, PENDING, RUNNING, TaskState
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
@@ -129,10 +136,10 @@ class Recovery:
         over: tuple[tuple[AttemptState, Verdict], ...] = ()
         if attempt is None or attempt.ended is not None:
             # The engine may have seen its end, and submitted the next one, before it wrote either down.
-            over = () if attempt is None else (self._over(attempt, attempt.ended),)
-            for later in self._left_behind(task, number):
-                attempt = later
-                over += () if later.ended is None else (self._over(later, later.ended),)
+            over = () if attempt is None else ((attempt, verdict_on(attempt, attempt.ended, self._store)),)
+            for attempt in self._left_behind(task, number):
+                if attempt.ended is not None:
+                    over += ((attempt, verdict_on(attempt, attempt.ended, self._store)),)
         if attempt is None:
             return Found(attempts=number)
         if attempt.ended is None:
@@ -141,12 +148,6 @@ class Recovery:
         _, verdict = over[-1]
         usable = self._usable(verdict.result, key, strict=strict) if verdict.failure is None else None
         return Found(attempts=attempt.number, over=over, result=usable)
-
-    def _over(self, attempt: AttemptState, ended: Ended | None) -> tuple[AttemptState, Verdict]:
-        result = self._store.read_result(attempt.task_id, attempt.number)
-        if result is None:
-            fence(self._store, attempt.task_id, attempt.number)
-        return attempt, judge(attempt.task_id, attempt.number, result, ended)
 
     def _recorded(self, row: TaskRow, number: int) -> TaskResult | None:
         task = row.task
@@ -239,7 +240,7 @@ class Admission:
 
     _keys: Keys
     _reuse: Reuse
-    _recovery: Recovery
+    recovery: Recovery
     _journal: Journal
     _store: Store
     _unexplained: list[tuple[TaskState, Mapping[str, Value]]] = attrs.field(init=False, factory=list)
@@ -285,7 +286,7 @@ class Admission:
         self, task: TaskState, key: str, *, strict: bool, debugged: bool, now: float
     ) -> Made | Running | None:
         """What an earlier engine of this run left of the task."""
-        left = self._recovery.of(self._journal.id(task), key, strict=strict)
+        left = self.recovery.of(self._journal.id(task), key, strict=strict)
         task.attempts = max(task.attempts, left.attempts)
         for attempt, verdict in left.over:
             self._journal.attempt(attempt, verdict, ended=now)

@@ -16,7 +16,7 @@ from upshift.engine.keys import (
     key_parts,
     with_images,
 )
-from upshift.engine.tasks import COMPLETED, NodeState, TaskState
+from upshift.engine.tasks import COMPLETED, NodeState, TaskState, producers
 from upshift.errors import BlobDamaged, BlobMissing, StoreError
 from upshift.model.graph import Graph, references
 from upshift.model.spec.artifact import Artifact, Value
@@ -216,6 +216,18 @@ def intact(outputs: Mapping[str, Artifact], store: Store) -> bool:
     except (BlobMissing, BlobDamaged):
         return False
     return True
+
+
+def lost_producers(
+    task: TaskState, nodes: Mapping[str, NodeState], lost: Collection[str], store: Store
+) -> list[TaskState]:
+    """The tasks whose outputs this task needs, and the store does not have whole, or as was said."""
+    return [
+        maker
+        for maker in producers(task, nodes)
+        if not {artifact.digest for artifact in maker.outputs.values()}.isdisjoint(lost)
+        or not intact(maker.outputs, store)
+    ]
 
 
 def shortcoming(result: TaskResult, store: Store, standard: Standard) -> str | None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -20,11 +18,11 @@ from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Command, Control, interrupts, leaving_at_sigterm, socket_path
 from upshift.engine.driver import Driver
 from upshift.engine.images import MadeImage, StepImages
-from upshift.engine.journal import Journal
+from upshift.engine.journal import Journal, RunRecord, new_row, new_run_id
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.offers import GrantPlan, grant_plans, short_of_processes
 from upshift.engine.prospects import Prospect, prospects, takes_no_steps
-from upshift.engine.recovery import Recovery, take_over
+from upshift.engine.recovery import Admission, Recovery, take_over
 from upshift.engine.reuse import Reuse
 from upshift.engine.specs import Keeper, Shipped, Specs, ship
 from upshift.engine.targets import OpenBackend, OpenTarget
@@ -40,17 +38,15 @@ from upshift.errors import (
 )
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
-from upshift.model.home import home, user_name
+from upshift.model.home import home
 from upshift.model.settings.secrets import secret_files
 from upshift.model.settings.sizes import parse_size
-from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.launch import Stack
 from upshift.model.spec.task import Code, Failure, TaskId
 from upshift.report.human import count, on_rank, worth_a_look
 from upshift.report.progress import Progress
 from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.detached import Detached, awaits_engine
-from upshift.runs.catalog.endings import record_ending
 from upshift.runs.catalog.rebuild import open_catalog
 from upshift.runs.catalog.removals import forget_removed
 from upshift.runs.catalog.rows import RunRow
@@ -58,16 +54,13 @@ from upshift.runs.history.records import growth_of
 from upshift.runs.history.runs import Run
 from upshift.runs.stores.lease import Lease, here
 from upshift.runtime.step import randomness
-from upshift.runtime.storage import artifacts, edits
+from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.condemned import removed
 from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
     from upshift.engine.debug import Debugged
     from upshift.runs.stores.publishing import Publisher
-
-_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
-"""Without those that are easily taken for another."""
 
 
 def execute(
@@ -184,7 +177,7 @@ class _Run:
     shipped: Shipped | None
     detached: str | None
     bucket_cache: int  # bytes of content of a bucket that stay on this machine
-    row: RunRow = attrs.field(init=False)
+    record: RunRecord = attrs.field(init=False)
     publisher: Publisher | None = attrs.field(init=False, default=None)  # of a store in a bucket
     unpublished: UpshiftError | None = attrs.field(init=False, default=None)
 
@@ -213,14 +206,23 @@ class _Run:
 
                 self.publisher = Publisher(self.store, run_id, lease, self.progress.notice)
                 self.publisher.begin(known=earlier is not None)
-            self.row = self._row(run_id, earlier, now)
-            self._write_row()
-            self.store.write_record(run_id, "graph.json", to_json(attrs.evolve(self.graph, sources={})))
-            if self.images.prepared:
-                self.store.write_record(run_id, "images.json", to_json(self.images.record()))
-            self.store.write_record(run_id, edits.RECORD, to_json(self.graph.sources))
+            # The package of code that goes elsewhere is made already.
+            shipped = {} if self.shipped is None else {"code": self.shipped.code}
+            row = new_row(
+                run_id,
+                self.graph,
+                status="running",
+                target=self.places[0].target.name,
+                store=self.store,
+                options=self.options,
+                source={**self.source, **shipped, "engine": here()},
+                earlier=earlier,
+                now=now,
+            )
+            self.record = RunRecord(row, self.catalog, self.store, self.progress)
+            self.record.begin(self.graph, images=self.images.record() if self.images.prepared else None)
             self.progress.run_started(
-                run_id, self.graph.pipeline, self.row.target, [node.name for node in self.graph.nodes]
+                run_id, self.graph.pipeline, row.target, [node.name for node in self.graph.nodes]
             )
             for line in self._notices():
                 self.progress.notice(line)
@@ -280,8 +282,8 @@ class _Run:
             self.store,
             self.inbox,
             exclude=secret_files(self.code.project),
-            keep=self._keep_code,
-            give_up=self._lack_code,
+            keep=self.record.keep_code,
+            give_up=self.record.lack_code,
         )
 
         def start_threads() -> None:
@@ -297,7 +299,7 @@ class _Run:
             with contextlib.ExitStack() as signals:
                 signals.enter_context(interrupts(lambda: self.inbox.put(Command.INTERRUPT)))
                 if self.detached is not None:
-                    signals.enter_context(leaving_at_sigterm(self.row.id, self.inbox))
+                    signals.enter_context(leaving_at_sigterm(self.record.row.id, self.inbox))
                 try:
                     status = driver.run()
                     lease.renew()
@@ -308,13 +310,13 @@ class _Run:
                     raise
                 except BaseException:
                     driver.abandon()
-                    self._end("failed")
+                    self.record.end("failed", self.clock.now())
                     self._publish_rest()
                     raise
                 keeper.start()  # no earlier submit did, if everything was reused
                 keeper.join()
                 driver.finish()
-            self._end(status)
+            self.record.end(status, self.clock.now())
             self._publish_rest()
         finally:
             if self.publisher is not None:
@@ -323,9 +325,10 @@ class _Run:
             keeper.join()
             control.close()
         took = self.clock.monotonic() - began
-        if not resumed and self.row.ended is not None:
-            took = self.row.ended - self.row.started  # as everybody else will tell it
-        self.progress.run_ended(self.row.id, status, took)
+        row = self.record.row
+        if not resumed and row.ended is not None:
+            took = row.ended - row.started  # as everybody else will tell it
+        self.progress.run_ended(row.id, status, took)
         return driver, status
 
     @property
@@ -335,10 +338,20 @@ class _Run:
         return None if self.detached is not None and not os.path.isdir(folder) else folder
 
     def _driver(self, *, resumed: bool, submitted: Callable[[], None]) -> Driver:
-        run = self.row.id
+        run = self.record.row.id
         recovery = Recovery(self.places, self.store)
         if resumed:
             recovery = Recovery.of_run(run, self.catalog, self.places, self.store)
+        reuse = Reuse(
+            run,
+            self.graph,
+            self.catalog,
+            self.store,
+            enabled=self.options.reuse,
+            project=self.code.project,
+            origin=self.options.origin,
+            again=self.options.again,
+        )
         journal = Journal(run, self.catalog, self.progress)
         return Driver(
             walk=self.walk,
@@ -354,17 +367,7 @@ class _Run:
                 shipped=self.shipped,
                 draws=randomness.draws(),
             ),
-            keys=self.keys,
-            reuse=Reuse(
-                run,
-                self.graph,
-                self.catalog,
-                self.store,
-                enabled=self.options.reuse,
-                project=self.code.project,
-                origin=self.options.origin,
-                again=self.options.again,
-            ),
+            admission=Admission(self.keys, reuse, recovery, journal, self.store),
             journal=journal,
             building=Building(
                 {**self.images.prepared, **self.images.environments, **self.images.made},
@@ -372,57 +375,12 @@ class _Run:
                 journal=journal,
                 clock=self.clock,
             ),
-            recovery=recovery,
             clock=self.clock,
             inbox=self.inbox,
             project=self.code.project,
-            keep_going=bool(self.options.keep_going),
-            max_workers=self.options.max_workers,
-            max_splits=self.options.max_splits,
+            options=self.options,
             submitted=submitted,
         )
-
-    def _row(self, run: str, earlier: RunRow | None, now: float) -> RunRow:
-        return RunRow(
-            id=run,
-            pipeline=self.graph.pipeline,
-            status="running",
-            target=self.places[0].target.name,
-            user=self.options.user or (earlier.user if earlier else None) or user_name(),
-            tags=self.options.tags,
-            started=earlier.started if earlier else now,
-            store=self.store.address,
-            source={**_plain(self.source), **self._shipped(), "engine": here()},
-            params={name: encode(artifact) for name, artifact in self.graph.params.items()},
-        )
-
-    def _shipped(self) -> dict[str, Any]:
-        """The code with its package, where that is made already because it goes elsewhere."""
-        return {} if self.shipped is None else {"code": encode(self.shipped.code)}
-
-    def _write_row(self) -> None:
-        self.store.write_record(self.row.id, "run.json", to_json(self.row))
-        self.catalog.add_run(self.row)
-
-    def _keep_code(self, code: Code) -> None:
-        self.row = attrs.evolve(self.row, source={**self.row.source, "code": encode(code)})
-        self._write_row()
-
-    def _lack_code(self, why: str) -> None:
-        """Keep why there is no package, for whoever asks for --same-code later."""
-        self.row = attrs.evolve(self.row, source={**self.row.source, "code_lacks": why})
-        self._write_row()
-
-    def _end(self, status: str) -> None:
-        """Record that the run is over; in the store first, since the catalog can be made anew from there."""
-        # The machine's clock may have been set back since the run began, and resumed.
-        ended = max(self.row.started, self.clock.now())
-        self.row = attrs.evolve(self.row, status=status, ended=ended)
-        with self._noticed():
-            record_ending(self.row, self.catalog, self.store)
-        with self._noticed():
-            self.catalog.update_run(self.row.id, status=status, ended=self.row.ended)
-            self.catalog.settle()
 
     def _publish_rest(self) -> None:
         """Have the bucket hold all of the run, and what earlier ones have left."""
@@ -435,32 +393,14 @@ class _Run:
         except UpshiftError as error:
             self.unpublished = error
             self.progress.notice(
-                f"run {self.row.id} is on this machine and not wholly in the bucket: {error.what}; "
-                f"upshift resume {self.row.id}, or the next run here, publishes the rest"
+                f"run {self.record.row.id} is on this machine and not wholly in the bucket: {error.what}; "
+                f"upshift resume {self.record.row.id}, or the next run here, publishes the rest"
             )
             return
         publish_left(self.store, self.progress.notice)
         with contextlib.suppress(UpshiftError):  # there is room enough for this run
             for _ in self.publisher.replica.trim(self.bucket_cache):
                 pass
-
-    @contextlib.contextmanager
-    def _noticed(self) -> Iterator[None]:
-        try:
-            yield
-        except UpshiftError as error:
-            # Whoever hears of the first failure needs that one; the run can be resumed all the same.
-            self.progress.notice(f"the end of run {self.row.id} was not recorded: {error.what}")
-
-
-def new_run_id(now: float) -> str:
-    """An id that sorts by time, and that no other run has: ``20261121-032154-k3f9``."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-    return f"{stamp}-{''.join(secrets.choice(_LETTERS) for _ in range(4))}"
-
-
-def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: encode(value) for name, value in source.items()}
 
 
 def raise_unless_completed(

@@ -160,21 +160,21 @@ class AttemptState:
         else:
             room.take(self.demand.host)
 
-    @property
-    def is_to_begin(self) -> bool:
-        """Whether the attempt has not started, and the engine still waits for it."""
-        return self.started is None and self.given_up is None and self.ended is None
-
-    def too_late(self, why: str) -> Failure:
-        """The failure of an attempt that waited too long to start."""
+    def give_up(self, why: str, store: Store) -> bool:
+        """Wait no more for an attempt that has not started. False: it has begun, or is over."""
+        if self.started is not None or self.given_up is not None or self.ended is not None:
+            return False
+        if not give_up(store, self.task_id, self.number):
+            return False
         name, within = self.place.target.name, self.place.target.start_within
-        return Failure(
+        self.given_up = Failure(
             reason="infrastructure",
             message=why,
             where=self.spec.location,
             fix="Request less, or use another target. "
             f'Target {name!r} lets a task wait for start_within = "{within}".',
         )
+        return True
 
     @property
     def task_id(self) -> TaskId:
@@ -252,6 +252,14 @@ def judge(
     words = "it was stopped" if cancelled else "the supervisor died without a result"
     message = (ended.message if ended else None) or words
     return Verdict(None, Failure(reason=reason, message=message, node=ended.node if ended else None))
+
+
+def verdict_on(attempt: AttemptState, ended: Ended | None, store: Store) -> Verdict:
+    """What became of an attempt that is over; no later start of it counts."""
+    result = store.read_result(attempt.task_id, attempt.number)
+    if result is None:
+        fence(store, attempt.task_id, attempt.number)
+    return judge(attempt.task_id, attempt.number, result, ended, cancelled=attempt.cancelled)
 
 
 def too_many(task: TaskState, result: TaskResult, most: int | None) -> Failure | None:

@@ -98,6 +98,11 @@ class Walk:
         """Whether nothing is left to do."""
         return not self._left and not self._redoing
 
+    @property
+    def went_well(self) -> bool:
+        """Whether nothing has failed or was cancelled so far."""
+        return self.worst in (COMPLETED, SKIPPED)
+
     def start(self) -> None:
         """Create the tasks whose number is known; those that wait for nothing are ready."""
         self._begin(list(self.nodes.values()))

@@ -11,12 +11,12 @@ from typing import Any
 import attrs
 import pytest
 
-import upshift.engine.run as run_module
 from settings_kit import with_settings
 from upshift.backends.base import Job
 from upshift.backends.fake import Complete, FakeCluster, Outcome
 from upshift.engine import RunOptions
 from upshift.engine.driver import Driver
+from upshift.engine.journal import RunRecord
 from upshift.engine.run import execute
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Collection, Constant, FromStep, Graph, Node, Source, StepDefinition
@@ -225,7 +225,7 @@ def killed_run(bench: Bench, graph: Graph, monkeypatch: pytest.MonkeyPatch, **op
     """
     with monkeypatch.context() as patch:
         patch.setattr(Driver, "abandon", lambda self: None)
-        patch.setattr(run_module._Run, "_end", lambda self, status: None)
+        patch.setattr(RunRecord, "end", lambda self, status, now: None)
         with pytest.raises(Killed):
             bench.run(graph, **options)
     bench.watcher = Watcher()
