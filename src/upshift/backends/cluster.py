@@ -189,7 +189,7 @@ class ClusterBackend:
             there = store.name if store.replica is not None else reach.store or store.address
             command = (
                 python,
-                "-c",
+                "-Sc",
                 bootstrap(there),
                 f"{there}/{blob_key(digest)}",
                 f"{there}/{job.spec_path}",

@@ -44,6 +44,9 @@ def main(*words: str) -> None:
 def unpacked(home: str, package: str) -> str:
     digest = "".join(package.split("/")[-2:])
     folder = os.path.join(home, "code", digest)
+    if os.path.isdir(folder) and os.listdir(folder):
+        return folder
+    needed()
     os.makedirs(os.path.dirname(folder), exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:
         with contextlib.suppress(OSError):  # without locks several workers of a node may fetch it
@@ -54,6 +57,10 @@ def unpacked(home: str, package: str) -> str:
                 sys.exit(f"upshift: {package} is damaged: its content has another digest")
             unpack(content, folder)
     return folder
+
+
+def needed() -> None:
+    """Import what only a download needs: in the program, imports are here, which take most of its time."""
 
 
 def own_folder() -> str:

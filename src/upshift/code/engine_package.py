@@ -15,7 +15,7 @@ An engine has its own first. Where there is nothing but Python, the bootstrap fe
     from upshift.runtime.storage.replica import blob_key
 
     address = f"{store.name}/{blob_key(engine_package(store))}"
-    command = ["python3", "-c", bootstrap(store.name), address, "-m", "upshift.cli.detached", *arguments]
+    command = ["python3", "-Sc", bootstrap(store.name), address, "-m", "upshift.cli.detached", *arguments]
 
 Before ``-m`` there may be more addresses: further zips, which the module can import from. Its name is
 ``__main__``, and it finds ``UPSHIFT_HOME`` set to the folder of the node.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import io
+import itertools
 import os
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -42,6 +43,8 @@ VENDORED = {
 """The modules of each distribution that the runtime carries. All are pure Python."""
 
 _BOOTSTRAPS = {"s3": "bootstrap_s3", "gs": "bootstrap_google", "az": "bootstrap_azure"}
+_AT_ONCE = frozenset({"import os", "import sys"})
+"""What the bootstrap imports in any case; an interpreter has them already."""
 _MAIN = b"""\
 import os
 import sys
@@ -140,11 +143,29 @@ def bootstrap(store: str = "s3://") -> str:
     names = [_BOOTSTRAPS[scheme]] if remote else []
     files = [Path(program.__file__).with_name(f"{name}.py") for name in (*names, "bootstrap")]
     texts = [_without_annotations(path.read_text(encoding="utf-8")) for path in files]
+    texts[:-1] = [text.partition("\n")[2] for text in texts[:-1]]  # one docstring says what the program is
     every = [line.partition("  # ")[0] for text in texts for line in text.splitlines() if line.strip()]
     imports = {line for line in every if line.startswith(("import ", "from ")) and "upshift" not in line}
-    rest = (line for line in every if not line.startswith(("import ", "from ")))
-    lines = (*sorted(imports), *rest)
+    rest = [line for line in every if not line.startswith(("import ", "from "))]
+    at = rest.index("def needed():") + 1
+    rest[at:at] = [f"    {line}" for line in _globally(imports - _AT_ONCE)]
+    lines = (*sorted(imports & _AT_ONCE), *rest)
     return "".join(f"{' ' * ((len(line) - len(line.lstrip())) // 4)}{line.strip()}\n" for line in lines)
+
+
+def _globally(imports: Iterable[str]) -> list[str]:
+    """What a function says to make these imports for its module."""
+    modules: list[str] = []
+    names: dict[str, set[str]] = {}
+    for line in sorted(imports):
+        first, _, rest = line.partition(" import ")
+        if rest:
+            names.setdefault(first, set()).update(rest.split(", "))
+        else:
+            modules.append(first.removeprefix("import "))
+    every = ",".join(sorted({*modules, *itertools.chain(*names.values())}))
+    some = [f"{first} import {','.join(sorted(those))}" for first, those in names.items()]
+    return [f"global {every}", f"import {','.join(modules)}", *some]
 
 
 def _without_annotations(text: str) -> str:

@@ -279,7 +279,7 @@ def exported(
             order=order,
             found=found,
             environment={} if store.replica is None else store.replica.objects.environment,
-            words=("-c", bootstrap(store.name), package_of_engine, "-m", MODULE, store.name, digest),
+            words=("-Sc", bootstrap(store.name), package_of_engine, "-m", MODULE, store.name, digest),
         )
 
 

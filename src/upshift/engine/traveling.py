@@ -68,7 +68,7 @@ def command_of(store: Store, order: str, *, extras: Collection[str]) -> tuple[st
     if store.replica is not None:
         store.replica.upload_blob(blob_key(digest), str(store.blob_path(digest)))
     package = f"{store.name}/{blob_key(digest)}"
-    return ("python3", "-c", bootstrap(store.name), package, "-m", _MODULE, order)
+    return ("python3", "-Sc", bootstrap(store.name), package, "-m", _MODULE, order)
 
 
 def surroundings(store: Store, journey: Journey) -> dict[str, str]:
