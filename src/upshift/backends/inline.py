@@ -64,7 +64,7 @@ class InlineBackend:
         of_devices = {name: value for name, value in said.items() if name in self.capabilities.fields}
         inventories: tuple[Inventory, ...] = ()
         if request.gpu_count:
-            from upshift.runtime.accelerators.discovery import discover
+            from upshift.runtime.accelerators.agent import discover
 
             inventories = discover()
         offered = offer(ResourceSettings(**of_devices), Hardware(), inventories)

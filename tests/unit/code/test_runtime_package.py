@@ -153,7 +153,7 @@ def test_it_finds_gpus_with_nothing_installed(
     blob = store.blob_path(runtime_blob(store))
     code = (
         f"import sys; sys.path.insert(0, {str(blob)!r}); sys.path.append({str(blob / '_vendor')!r})\n"
-        "from upshift.runtime.accelerators.discovery import discover\n"
+        "from upshift.runtime.accelerators.agent import discover\n"
         "print([(i.driver, len(i.devices), i.problems) for i in discover(60)])\n"
     )
     environment = {**os.environ, **fake_nvml(2).environment()}

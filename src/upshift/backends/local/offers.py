@@ -49,7 +49,7 @@ class ThisMachine:
     def look_for(self, request: ResourceSettings) -> None:
         """Look for accelerators, once, if a request is about some: that may take seconds."""
         if request.gpu_count and self._found is None:
-            from upshift.runtime.accelerators.discovery import discover
+            from upshift.runtime.accelerators.agent import discover
 
             self._found = discover(slow=_say)
 

@@ -14,8 +14,7 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Device, Framework
 from upshift.report.doctor.check import Check, Status
 from upshift.runtime.accelerators import frameworks, words
-from upshift.runtime.accelerators.agent import Snapshot
-from upshift.runtime.accelerators.discovery import DEADLINE, SLOW, asking, present
+from upshift.runtime.accelerators.agent import DEADLINE, SLOW, Snapshot, asking
 from upshift.runtime.accelerators.evidence import (
     CudaDriver,
     DriverQuestion,
@@ -28,7 +27,8 @@ from upshift.runtime.accelerators.evidence import (
 from upshift.runtime.accelerators.explain import DeviceFault, explain, falls_short, judged
 from upshift.runtime.accelerators.files import device_root
 from upshift.runtime.accelerators.matching import listing
-from upshift.runtime.accelerators.vendor import Inventory
+from upshift.runtime.accelerators.vendor import MAKERS, Inventory
+from upshift.runtime.accelerators.vendors import present
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.devices import occupants
 from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
@@ -114,7 +114,7 @@ def _none(inventories: list[Inventory], *, contained: bool) -> Check:
         instead = "a step that asks for GPUs is refused here; with --best-effort it runs on the CPU"
     if not inventories and remedy is None:
         return _check("devices", f"none: {instead}", status="warning" if contained else "absent")
-    makers = ", ".join(words.MAKERS.get(i.vendor, i.vendor) for i in inventories)
+    makers = ", ".join(MAKERS.get(i.vendor, i.vendor) for i in inventories)
     seen = f" ({makers})" if makers else ""
     return _check("devices", f"none that can be used{seen}: {instead}", status="problem", remedy=remedy)
 
@@ -125,7 +125,7 @@ def _on_the_bus() -> str | None:
         vendor = _BUS.get(_text(folder / "vendor"))
         if vendor in (None, _INTEGRATED) or not _text(folder / "class").startswith(_COMPUTES):
             continue
-        device = f"A device of {words.MAKERS.get(vendor, vendor)} is in this machine ({folder.name})"
+        device = f"A device of {MAKERS.get(vendor, vendor)} is in this machine ({folder.name})"
         kind = container(device_root())
         if kind:
             return f"{device}, and was not passed into this {words.container(kind)}."
@@ -141,7 +141,7 @@ def _text(path: Path) -> str:
 
 
 def _inventory(inventory: Inventory) -> Iterator[Check]:
-    maker = words.MAKERS.get(inventory.vendor, inventory.vendor)
+    maker = MAKERS.get(inventory.vendor, inventory.vendor)
     kinds: dict[str, int] = {}
     for device in inventory.devices:
         kinds[_described(device)] = kinds.get(_described(device), 0) + 1

@@ -172,7 +172,7 @@ class Watch:
         return Now(at=self._clock(), running=running, devices=_held(self._devices, running))
 
     def _discover(self) -> None:
-        from upshift.runtime.accelerators.discovery import discover
+        from upshift.runtime.accelerators.agent import discover
 
         self._devices = tuple(device for inventory in discover() for device in inventory.devices)
 

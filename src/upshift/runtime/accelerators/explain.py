@@ -13,6 +13,7 @@ import attrs
 from upshift.model.spec.hardware import Device
 from upshift.runtime.accelerators import compatibility, remedies, words
 from upshift.runtime.accelerators.evidence import PLATFORMS, VISIBILITY, Evidence, leaves_out_gpus
+from upshift.runtime.accelerators.vendor import MAKERS
 
 _BUILT_FOR = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu"}
 """What a framework has to be built for, to use the devices of a vendor."""
@@ -110,7 +111,7 @@ def _other_platform(evidence: Evidence) -> DeviceFault | None:
     built_for = evidence.framework.built_for or ""
     if built_for.partition(" ")[0] == _BUILT_FOR[evidence.vendor]:
         return None
-    maker = words.MAKERS[evidence.vendor]
+    maker = MAKERS[evidence.vendor]
     return DeviceFault(
         cause="other-platform",
         sentence=f"{words.framework(evidence)} is built for {built_for}, and what was granted is of {maker}: "

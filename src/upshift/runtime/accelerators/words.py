@@ -9,7 +9,6 @@ from upshift.runtime.accelerators.evidence import Evidence
 
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
 PLATFORMS = {"nvidia": "CUDA", "amd": "ROCm", "intel": "Intel GPUs (XPU)"}
-MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 _KINDS = {"a container": "container", "Kubernetes": "pod"}
 
 

@@ -1,22 +1,59 @@
-"""What the stacks of a process say: which line of the user's it is at, and what it waits for there.
+"""Where a process is: it is asked by a signal that nothing else uses, and the stacks that it writes are read.
 
-Two texts are understood: that of :mod:`faulthandler`, which a process writes itself in answer to a signal,
-whatever it is doing; and that of ``py-spy dump``, which may have the frames of native code too. A function
-of C has no frame in the first one, so that of ``sleep()`` and the like only the line that calls it is seen.
+:mod:`faulthandler` writes them at once, whatever the process is doing, be it in native code. A function of C
+has no frame there, so that of ``sleep()`` and the like only the line that calls it is seen. The text of
+``py-spy dump`` is understood too, which may have the frames of native code.
 
 Names and files as of PyTorch 1.13 to 2.13 (``torch/distributed``), CPython 3.10 to 3.14, and py-spy 0.4.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import linecache
+import os
 import re
+import signal
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from upshift.errors import has_no_file, is_upshifts, is_user_file, location, with_cells
 from upshift.model.spec import Stack
+from upshift.runtime import proc
+
+ASK = signal.SIGRTMIN + 13
+
+
+def listen(descriptor: int) -> None:
+    """From now on write the stacks of this process to ``descriptor`` whenever it is asked.
+
+    The descriptor must not block.
+    """
+    faulthandler.register(ASK, descriptor, all_threads=True, chain=False)
+    os.register_at_fork(after_in_child=lambda: faulthandler.unregister(ASK))
+
+
+def ask(pid: int) -> bool:
+    """Ask a process; False: it does not listen, or is gone."""
+    if not _listens(pid):
+        return False
+    try:
+        os.kill(pid, ASK)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _listens(pid: int) -> bool:
+    """Whether a process has a handler for the signal: the kernel says which ones it catches, proc(5)."""
+    for line in (proc.read(f"/proc/{pid}/status") or "").splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (ASK - 1) & 1)
+    return False
+
+
+# -- reading what it wrote ------------------------------------------------------------------------
 
 JOINING = "init_process_group"
 """What a process waits in that is there for the others, before they are a group."""

@@ -23,7 +23,6 @@ from upshift.model.spec.task import DEBUGGED
 from upshift.runtime import marks
 from upshift.runtime.messages import channel
 from upshift.runtime.step.stopping import stopping
-from upshift.runtime.storage.bucket_checkpoints import checkpoints_of
 from upshift.runtime.storage.checkpoints import Checkpoint, Name, Part, TaskCheckpoints
 from upshift.runtime.storage.serializers.scratch import new_folder, remove
 from upshift.runtime.streams import tell
@@ -295,3 +294,14 @@ def _not_the_steps_own() -> UsageError:
 
 checkpoint = CurrentCheckpoint()
 """Those of this process."""
+
+
+def checkpoints_of(store: Store, task: TaskId, *, ranks: int = 1) -> TaskCheckpoints:
+    """The checkpoints of a task, of which so many ranks are on this node."""
+    if store.direct and store.replica is not None:
+        from upshift.runtime.storage.bucket_checkpoints import (
+            BucketCheckpoints,  # what most steps do not need
+        )
+
+        return BucketCheckpoints(store.address, task, store.replica, ranks)
+    return TaskCheckpoints(store.address, task)

@@ -30,8 +30,9 @@ from upshift.errors import (
 from upshift.model.spec import Artifact, Code, Collected, Failure, Rank, TaskSpec, Value, to_json
 from upshift.model.spec.calls import bind
 from upshift.model.spec.hardware import CGROUP, SCHEDULER
-from upshift.runtime import asking, causes, cgroups, proc
+from upshift.runtime import causes, cgroups, proc
 from upshift.runtime.confine import Confinement, flush_c_streams, memory_limit
+from upshift.runtime.launch import stacks
 from upshift.runtime.launch.placement import listed_cpus, own_device
 from upshift.runtime.messages import Outcome, Seen, channel
 from upshift.runtime.step import randomness, ranks, remarks
@@ -83,7 +84,7 @@ def run(
     os.set_blocking(sightings, False)
     tell_stack(sightings)
     if bounds.rank is not None:
-        asking.listen(sightings)
+        stacks.listen(sightings)
     held: list[object] = []  # mapped inputs stay so until the peak is known, which they do not count in
     returned: str | None = None
     exit_code: int | None = None

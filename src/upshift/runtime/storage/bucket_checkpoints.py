@@ -18,14 +18,6 @@ from upshift.runtime.storage.checkpoints import Checkpoint, Name, Part, TaskChec
 from upshift.runtime.storage.files import available, make_folder
 from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.replica import Replica, side_by_side, upload
-from upshift.runtime.storage.store import Store
-
-
-def checkpoints_of(store: Store, task: TaskId, *, ranks: int = 1) -> TaskCheckpoints:
-    """The checkpoints of a task, of which so many ranks are on this node."""
-    if store.direct and store.replica is not None:
-        return BucketCheckpoints(store.address, task, store.replica, ranks)
-    return TaskCheckpoints(store.address, task)
 
 
 class BucketCheckpoints(TaskCheckpoints):

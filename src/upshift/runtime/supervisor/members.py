@@ -15,7 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from upshift.model.spec import Failure, Rank, from_json
-from upshift.runtime import asking, proc
+from upshift.runtime import proc
+from upshift.runtime.launch import stacks
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.messages import HEEDS, Lines, Outcome, Seen
 from upshift.runtime.proc import Consumed
@@ -181,7 +182,7 @@ class LocalMember(Member):
     def ask(self) -> None:
         self.sight()
         super().ask()
-        if not self.ended and asking.ask(self.pid) and self._sightings not in self._feeds:
+        if not self.ended and stacks.ask(self.pid) and self._sightings not in self._feeds:
             self._feeds[self._sightings] = self.feed_sight
             self._loop.watch(self._sightings, partial(self._ready, self._sightings))
         stat = proc.stat(self.pid)

@@ -10,11 +10,11 @@ import pytest
 
 import nvml
 from nvml import GIB, FakeNvml, Gpu, Instance
-from upshift.runtime.accelerators import discovery
-from upshift.runtime.accelerators.agent import Agent, Snapshot
-from upshift.runtime.accelerators.discovery import discover, present
+from upshift.runtime.accelerators import agent
+from upshift.runtime.accelerators.agent import Agent, Snapshot, discover
 from upshift.runtime.accelerators.nvidia import Nvidia
 from upshift.runtime.accelerators.vendor import Inventory, Reading
+from upshift.runtime.accelerators.vendors import present
 
 Make = Callable[..., FakeNvml]
 Find = Callable[..., Inventory]
@@ -231,7 +231,7 @@ def test_who_waits_for_a_slow_driver_is_told(
     fake_nvml: Make, found: Find, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(discovery, "SLOW", 0.2)
+    monkeypatch.setattr(agent, "SLOW", 0.2)
     found(fake_nvml(1, hang="nvmlDeviceGetCount_v2"), timeout=0.5)
     discover(0.5, fresh=True, slow=said.append)
     assert said == ["asking the NVIDIA driver …"]

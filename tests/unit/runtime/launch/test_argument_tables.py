@@ -38,7 +38,7 @@ DOCSTRINGS = {
 }
 _FIELDS = '''FIELDS: Final = {fields!r}
 """What a configuration file of this version may say."""'''
-UPDATE = "UPDATE_TABLES=1 make test ARGS=tests/unit/launch/test_argument_tables.py"
+UPDATE = "UPDATE_TABLES=1 make test ARGS=tests/unit/runtime/launch/test_argument_tables.py"
 
 
 def _parser(launcher: str) -> argparse.ArgumentParser:
@@ -119,7 +119,7 @@ def test_the_table_is_what_the_parser_of_its_version_takes(launcher: str) -> Non
     assert version is not None
     table = TABLES[launcher]
     if os.environ.get("UPDATE_TABLES"):
-        file = ROOT / f"src/upshift/launch/arguments/{launcher}.py"
+        file = ROOT / f"src/upshift/runtime/launch/arguments/{launcher}.py"
         file.write_text(_written(launcher, found, version), encoding="utf-8")
         importlib.reload(table)
     if version != table.VERSION:  # a newer one was installed: then its source is what counts, below

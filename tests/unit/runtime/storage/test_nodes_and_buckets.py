@@ -11,8 +11,8 @@ import pytest
 
 from buckets import BucketHere
 from upshift.model.spec import Code, EntryPoint, TaskId, TaskResult, TaskSpec
+from upshift.runtime.step.checkpoint import checkpoints_of
 from upshift.runtime.storage import artifacts, live
-from upshift.runtime.storage.bucket_checkpoints import checkpoints_of
 from upshift.runtime.storage.checkpoints import Name, Part, discard
 from upshift.runtime.storage.live import name_of
 from upshift.runtime.storage.records import attempt_path

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 
-from upshift.runtime import asking
+from upshift.runtime.launch import stacks
 from upshift.runtime.launch.stacks import answer
 
 LISTENS = """
 import os, signal, threading
-from upshift.runtime import asking
-asking.listen(1)
+from upshift.runtime.launch import stacks
+stacks.listen(1)
 def waits():
     threading.Event().wait()
 threading.Thread(target=waits, daemon=True).start()
@@ -36,7 +36,7 @@ def test_a_process_that_listens_writes_the_stacks_of_all_threads() -> None:
                 text = ""
                 while "in <module>" not in text:
                     # faulthandler answers once at a time: it may still be at the end of the last answer
-                    assert asking.ask(child.pid)
+                    assert stacks.ask(child.pid)
                     while select.select([child.stdout], [], [], 1)[0] and "in <module>" not in text:
                         text += os.read(child.stdout.fileno(), 1 << 16).decode()
                 found = answer(0, text, project=None, relative_to=None)
@@ -50,7 +50,7 @@ def test_a_process_that_listens_writes_the_stacks_of_all_threads() -> None:
 
 def test_a_process_that_does_not_listen_is_left_alone() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        assert not asking.ask(child.pid)
+        assert not stacks.ask(child.pid)
         assert child.stdin is not None
         child.stdin.close()
         assert child.wait() == 0
@@ -58,23 +58,23 @@ def test_a_process_that_does_not_listen_is_left_alone() -> None:
 
 def test_a_child_of_one_that_listens_does_not() -> None:
     reader, writer = os.pipe()
-    asking.listen(writer)
+    stacks.listen(writer)
     pid = os.fork()
     if pid == 0:
-        os._exit(1 if asking._listens(os.getpid()) else 0)
+        os._exit(1 if stacks._listens(os.getpid()) else 0)
     try:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert asking._listens(os.getpid())
+        assert stacks._listens(os.getpid())
     finally:
         import faulthandler
 
-        faulthandler.unregister(asking.ASK)
+        faulthandler.unregister(stacks.ASK)
         os.close(reader)
         os.close(writer)
-    assert signal.getsignal(asking.ASK) in (signal.SIG_DFL, None)
+    assert signal.getsignal(stacks.ASK) in (signal.SIG_DFL, None)
 
 
 def test_who_is_gone_is_not_asked() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
-    assert not asking.ask(child.pid)
+    assert not stacks.ask(child.pid)

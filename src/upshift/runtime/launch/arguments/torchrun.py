@@ -1,6 +1,6 @@
 """Every argument of ``torchrun``, by its Python name.
 
-Written by ``UPDATE_TABLES=1 make test ARGS=tests/unit/launch/test_argument_tables.py``.
+Written by ``UPDATE_TABLES=1 make test ARGS=tests/unit/runtime/launch/test_argument_tables.py``.
 """
 
 from __future__ import annotations

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 
 from upshift.errors import NotSerializable
 from upshift.runtime.storage.digest import Bytes
-from upshift.runtime.storage.serializers.externals import ExternalSerializer
 from upshift.runtime.storage.serializers.parts import parts_of
-from upshift.runtime.storage.serializers.paths import PathSerializer
+from upshift.runtime.storage.serializers.paths import ExternalSerializer, PathSerializer
 from upshift.runtime.storage.serializers.pickled import ALIGNMENT, padded, pickled, unpickled
 from upshift.runtime.storage.serializers.protocol import Serializer
 from upshift.runtime.storage.store import Store

@@ -1,8 +1,8 @@
-"""Files and folders, by content.
+"""Files and folders, by content; and data that is only named, by its name and key.
 
-The content is a manifest: the name, and for each entry its blob and its permissions. A value that is
-read is a copy under that name, so that nothing done to it touches the store: private to the process, or
-shared by those of one task on a node.
+Of a file or folder the content is a manifest: the name, and for each entry its blob and its permissions. A
+value that is read is a copy under that name, so that nothing done to it touches the store: private to the
+process, or shared by those of one task on a node.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import Any
 
 from upshift.errors import NotSerializable
 from upshift.runtime.storage.digest import Bytes
+from upshift.runtime.storage.external import External
 from upshift.runtime.storage.files import copy
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.serializers.protocol import Serializer
 from upshift.runtime.storage.store import Store
 
 _MARK = b"path\n"
+_EXTERNAL = b"external\n"
 _PERMISSIONS = 0o777
 
 
@@ -159,3 +161,21 @@ def _unfit(path: str, why: str) -> NotSerializable:
         why=why,
         fix="Return the path of a file or folder that is there when the step ends.",
     )
+
+
+class ExternalSerializer(Serializer):
+    """Exactly :class:`~upshift.runtime.storage.external.External`."""
+
+    name = "external"
+
+    def accepts(self, value: object) -> bool:
+        return type(value) is External
+
+    def dump(self, value: object, store: Store) -> Sequence[Bytes]:
+        assert isinstance(value, External)
+        fields = {"uri": value.uri, "key": value.key(), "version": value.version}
+        return (_EXTERNAL, json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
+
+    def load(self, content: memoryview, store: Store) -> object:
+        fields = json.loads(bytes(content[len(_EXTERNAL) :]))
+        return External(fields["uri"], fields["version"])

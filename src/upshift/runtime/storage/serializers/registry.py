@@ -28,7 +28,7 @@ _JSON = JsonSerializer()
 _BUILT_IN: dict[str, str] = {
     "bytes": "plain:BytesSerializer",
     "container": "containers:ContainerSerializer",
-    "external": "externals:ExternalSerializer",
+    "external": "paths:ExternalSerializer",
     "json": "plain:JsonSerializer",
     "numpy": "arrays:ArraySerializer",
     "numpy-scalar": "arrays:ScalarSerializer",

@@ -14,8 +14,15 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from upshift.runtime.accelerators.agent import Agent, AgentFailed, AgentSilent, Snapshot
-from upshift.runtime.accelerators.discovery import DEADLINE, ENDING, unknown
+from upshift.runtime.accelerators.agent import (
+    DEADLINE,
+    ENDING,
+    Agent,
+    AgentFailed,
+    AgentSilent,
+    Snapshot,
+    unknown,
+)
 from upshift.runtime.accelerators.vendor import Inventory, Reading
 from upshift.runtime.accelerators.vendors import present
 from upshift.runtime.loop import Loop, Timer
