@@ -219,8 +219,7 @@ def _build(images: tuple[NamedImage, ...], *, as_json: bool, update: bool = Fals
 
     import attrs
 
-    from upshift.report.terminal.building import Building
-    from upshift.report.terminal.images import changes, in_order
+    from upshift.report.terminal.images import Building, changes, in_order
 
     made = []
     for found in images:

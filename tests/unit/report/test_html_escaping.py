@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.report.html.cards import markdown, script_hashes
-from upshift.report.html.escaping import as_data, visible
-from upshift.report.html.page import environment
+from upshift.report.html.page import as_data, environment, markdown, script_hashes, visible
 
 TEXTS = st.text(st.characters(exclude_categories=[]), max_size=60)
 

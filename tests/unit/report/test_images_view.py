@@ -27,8 +27,7 @@ from upshift.images.base import (
 from upshift.images.building.builder import Destination
 from upshift.images.preparing import Prepared
 from upshift.images.reference import Reference
-from upshift.report.terminal.building import Building
-from upshift.report.terminal.images import called, changes, finding_lines, show_image
+from upshift.report.terminal.images import Building, called, changes, finding_lines, show_image
 from upshift.report.terminal.layout import Page, cells
 from upshift.report.views.planned import image_json
 

@@ -13,7 +13,7 @@ import attrs
 
 from upshift.report.human import DASH, count, duration, moment, span
 from upshift.report.terminal.layout import GAP, STATUS_STYLES, Page, cells, columns, cut, spark
-from upshift.report.terminal.metrics import lasts
+from upshift.report.terminal.outcome import lasts
 from upshift.report.terminal.sheets import sheet, title
 from upshift.report.views.comparing import compare, rows_of_runs
 from upshift.runs.history.as_json import metrics_as_json, row_as_json

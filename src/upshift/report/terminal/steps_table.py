@@ -203,7 +203,7 @@ def _why(step: Step, task: Task) -> str:
 def show_task(run: Run, task: Task, page: Page) -> str:
     """Everything about one task: inputs, records, what it logged, showed and made, and why it failed."""
     from upshift.report.terminal import outcome
-    from upshift.report.terminal.metrics import cards_table, metrics_table
+    from upshift.report.terminal.outcome import cards_table, metrics_table
     from upshift.report.terminal.steps_table import steps_table
 
     only = {task.row.task}

@@ -103,7 +103,6 @@ def show_run(
     metrics, cards, outputs.
     """
     from upshift.report.terminal import outcome
-    from upshift.report.terminal.metrics import cards_table, metrics_table
     from upshift.report.terminal.steps_table import steps_table, tasks_tables
 
     page = page or Page()
@@ -116,8 +115,8 @@ def show_run(
         outcome.failures(run, page),
         outcome.gaps(run, page),
         outcome.stacks(run, page) if stacks else "",
-        metrics_table(run, page, ranks=tasks),
-        cards_table(run, page),
+        outcome.metrics_table(run, page, ranks=tasks),
+        outcome.cards_table(run, page),
         outcome.outputs(run, page),
     )
     return "\n\n".join(filter(None, parts))
