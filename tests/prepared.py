@@ -15,8 +15,9 @@ whatever the command starts, it is a process like any other::
       │ exit code                    │ waits for it                  │ exits
       │◀─────────────────────────────┤◀──────────────────────────────┘
 
-What differs: ``/proc/PID/cmdline`` and ``/proc/PID/environ`` are those of the interpreter, and modules
-are there before the command begins. Tests for which that matters are marked ``processes``.
+What differs: ``/proc/PID/cmdline`` and ``/proc/PID/environ`` are those of the interpreter, modules are there
+before the command begins, and are not taken down at its end. Tests for which that matters are marked
+``processes``.
 """
 
 from __future__ import annotations
@@ -365,7 +366,27 @@ def _main() -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=UPSHIFT, __builtins__=__builtins__)
     sys.modules["__main__"] = main
-    exec(compile(Path(UPSHIFT).read_text(), UPSHIFT, "exec"), main.__dict__)
+    try:
+        exec(compile(Path(UPSHIFT).read_text(), UPSHIFT, "exec"), main.__dict__)
+    except SystemExit as end:
+        _end(end.code)
+        raise
+
+
+def _end(code: object) -> None:
+    """End as Python does, but leave objects where they are: to take each down copies the page that it is on.
+
+    That would be most of a short command. Comes back where Python itself has something to say.
+    """
+    import atexit
+
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if code is None or isinstance(code, int):
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit((code or 0) & 0xFF)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,10 @@ class GroupV1(_Group):
     limit_file = "memory.limit_in_bytes"
 
     def kills(self) -> int:
+        return self.counted() or 0
+
+    def counted(self) -> int | None:
+        """The same; None: the kernel does not say it."""
         return _keyed(self.path / "memory.oom_control", "oom_kill")
 
     @classmethod
@@ -87,6 +91,10 @@ class GroupV2(_Group):
     limit_file = "memory.max"
 
     def kills(self) -> int:
+        return self.counted() or 0
+
+    def counted(self) -> int | None:
+        """The same; None: the kernel does not say it, as of the root."""
         return _keyed(self.path / "memory.events", "oom_kill")
 
     @classmethod
@@ -164,6 +172,16 @@ def own_limits() -> list[tuple[int, OwnGroup]]:
 def own_group() -> OwnGroup | None:
     """The groups within the nearest limit; None: there is none that can be read."""
     return next((group for _, group in own_limits()), None)
+
+
+def own_kills() -> int | None:
+    """How many processes of this one's group the kernel has killed for want of memory; None: unknown."""
+    counts = [
+        (GroupV2(path) if version == 2 else GroupV1(path)).counted()
+        for version, _, path in hierarchies(read(MOUNTS) or "", read(MEMBERSHIP) or "")
+    ]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def own_limit() -> int | None:
@@ -259,12 +277,12 @@ def _limit(file: Path) -> int | None:
     return None if text == "max" or int(text) >= UNLIMITED else int(text)
 
 
-def _keyed(file: Path, key: str) -> int:
+def _keyed(file: Path, key: str) -> int | None:
     for line in (read(str(file)) or "").splitlines():
         name, _, value = line.partition(" ")
         if name == key:
             return int(value)
-    return 0
+    return None
 
 
 def _kill(pids: Sequence[int]) -> None:

@@ -27,6 +27,8 @@ Wanted = tuple[str, tuple[str, ...]]
 
 _METADATA = (".dist-info", ".egg-info")
 _REQUIREMENT = re.compile(r"\s*(?P<name>[\w.-]+)\s*(?:\[(?P<extras>[^]]*)])?[^;]*(?:;(?P<marker>.*))?", re.S)
+_GROUP = re.compile(rb"^([^/,\n]*)(/?)[^\n]*\n?(?:\1/[^\n]*\n?)*", re.MULTILINE)
+"""Lines of a list of files that follow each other and begin with one folder; or a line with a file."""
 _FILES = ("METADATA", "PKG-INFO")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
@@ -77,18 +79,18 @@ def _modules(folder: Path, names: list[str]) -> dict[str, str]:
 def _top_level(metadata: Path) -> set[str]:
     for record in ("RECORD", "installed-files.txt", "top_level.txt"):
         with contextlib.suppress(OSError):
-            lines = (metadata / record).read_text(errors="replace").splitlines()
-            found = {_module_of(line) for line in lines} - {""}
+            groups = _GROUP.finditer((metadata / record).read_bytes())
+            found = {_module_of(group[1].decode(errors="replace"), bool(group[2])) for group in groups} - {""}
             if found:
                 return found
     return set()
 
 
-def _module_of(line: str) -> str:
-    first, slash, rest = line.partition(",")[0].strip().strip('"').partition("/")
+def _module_of(first: str, is_folder: bool) -> str:
+    first = first.strip().strip('"')
     if first in ("..", "__pycache__", "bin") or first.endswith((*_METADATA, ".data", ".pth", ".libs")):
         return ""
-    return first if slash and rest else first.partition(".")[0]
+    return first if is_folder else first.partition(".")[0]
 
 
 # what distributions require

@@ -181,7 +181,11 @@ _numbers = itertools.count(1)
 
 
 class HostMemory:
-    """Whether the kernel has killed for want of memory: of this host, or of the container that this is in."""
+    """Whether the kernel has killed for want of memory: of this host, or of the container that this is in.
+
+    The machine's count includes what was killed in any group because that was full. The group that a process
+    is in counts its end, too, whatever was full; so if that one counts, and did not now, it was another's.
+    """
 
     def __init__(self) -> None:
         self._groups = cgroups.own_limits()
@@ -190,14 +194,15 @@ class HostMemory:
     def killed(self) -> str | None:
         """What has run out of memory since the last look, in words; None: nothing has."""
         before, self._kills = self._kills, self._count()
-        host, *groups = (now > then for now, then in zip(self._kills, before, strict=True))
+        here, host, *groups = (now > then for now, then in zip(self._kills, before, strict=True))
         for (limit, _), killed in zip(self._groups, groups, strict=True):
             if killed:
                 return f"the container or cgroup of this run, which may have {format_size(limit)}"
-        return f"this machine, which has {format_size(proc.host_memory())}" if host else None
+        return f"this machine, which has {format_size(proc.host_memory())}" if here and host else None
 
     def _count(self) -> list[int]:
-        return [proc.kernel_kills(), *(group.kills() for _, group in self._groups)]
+        machine, own = proc.kernel_kills(), cgroups.own_kills()
+        return [machine if own is None else own, machine, *(group.kills() for _, group in self._groups)]
 
 
 class MemoryLimit:

@@ -52,6 +52,21 @@ def test_the_group_that_ran_out_of_memory_is_named_and_not_the_machine(
     assert str(memory.killed()).startswith("this machine, which has ")
 
 
+def test_a_process_that_the_kernel_killed_elsewhere_on_the_machine_is_not_counted(
+    groups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example because another container was full."""
+    machine_kills = 7
+    monkeypatch.setattr(proc, "kernel_kills", lambda: machine_kills)
+    (groups / "job/step/memory.events").write_text("low 0\noom 0\noom_kill 2\n")
+    memory = HostMemory()
+    machine_kills += 1
+    assert memory.killed() is None
+    machine_kills += 1
+    (groups / "job/step/memory.events").write_text("low 0\noom 0\noom_kill 3\n")
+    assert str(memory.killed()).startswith("this machine, which has ")
+
+
 def test_a_kill_is_counted_in_any_group_up_to_the_one_that_is_limited(
     groups: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
