@@ -32,7 +32,6 @@ from upshift.backends.manners import MANNERS, manners
 from upshift.errors import BackendError, ConfigError
 from upshift.model.configuration import Target
 from upshift.model.settings.sizes import format_size
-from upshift.runtime.accelerators.vendors import present
 from upshift.runtime.supervisor.serving import server_files
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ class LocalBackend:
 
     def findings(self) -> Iterator[Finding]:
         """What this machine has."""
+        from upshift.runtime.accelerators.vendors import present  # a run that wants no devices needs none
+
         here = self._machine.hardware
         vendors = "".join(f", devices of {vendor.name}" for vendor in present())
         cpus = f"{here.cpu_count or 0:g} CPU" + ("s" if here.cpu_count != 1 else "")

@@ -185,3 +185,14 @@ class Shortfall:
     got: str
     why: str
     fix: str | None = None
+
+
+IDLE = 5.0
+"""Percent: a GPU that is less busy than this is idle."""
+ONE_CPU = (0.85, 1.25)
+"""CPUs in use, from and to, where one thread works and nothing else does."""
+
+
+def one_cpu(cpus: float) -> bool:
+    """Whether exactly about one CPU is busy."""
+    return ONE_CPU[0] <= cpus <= ONE_CPU[1]

@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from upshift.model.settings.sizes import format_size
-from upshift.model.spec.hardware import Device, Hardware
+from upshift.model.spec.hardware import IDLE, ONE_CPU, Device, Hardware, one_cpu
 from upshift.report.human import number, of_its_own
-from upshift.runtime.supervisor.usage.gpus import IDLE, ONE_CPU, one_cpu
 
 BROKEN = "broken"
 """Kind of what is said of a GPU whose results are not to be trusted."""

@@ -22,7 +22,7 @@ from upshift.model.plain import type_name
 from upshift.model.spec import TaskSpec
 from upshift.model.spec.annotations import annotation_of
 from upshift.runtime.storage.serializers import scratch
-from upshift.runtime.storage.serializers.parts import parts_of
+from upshift.runtime.storage.serializers.contents import parts_of
 
 _Listing = dict[str, tuple[int, int]]
 _COUNT_AS: Mapping[Any, tuple[type, ...]] = {

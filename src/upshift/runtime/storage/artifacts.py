@@ -18,7 +18,7 @@ from upshift.runtime.storage import manifest
 from upshift.runtime.storage.diagnosis import explain_load, explain_save
 from upshift.runtime.storage.digest import Bytes, digest_of
 from upshift.runtime.storage.serializers import Serializer, names_blobs, serializer_named, serializers_for
-from upshift.runtime.storage.serializers.naming import code_names
+from upshift.runtime.storage.serializers.contents import code_names
 from upshift.runtime.storage.serializers.protocol import Buffers
 from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import Store

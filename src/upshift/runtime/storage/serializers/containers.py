@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from upshift.errors import NotSerializable
 from upshift.runtime.storage.digest import Bytes
-from upshift.runtime.storage.serializers.parts import parts_of
+from upshift.runtime.storage.serializers.contents import parts_of
 from upshift.runtime.storage.serializers.paths import ExternalSerializer, PathSerializer
 from upshift.runtime.storage.serializers.pickled import ALIGNMENT, padded, pickled, unpickled
 from upshift.runtime.storage.serializers.protocol import Serializer
@@ -29,7 +29,7 @@ _BY_NAME = {serializer.name: serializer for serializer in _INSIDE}
 
 
 class ContainerSerializer(Serializer):
-    """Whatever :mod:`~upshift.runtime.storage.serializers.parts` finds something in."""
+    """Whatever :func:`~upshift.runtime.storage.serializers.contents.parts_of` finds something in."""
 
     name = "container"
     names_blobs = True

@@ -17,7 +17,7 @@ class Buffers(list[Bytes]):
     Attributes
     ----------
     code
-        As :func:`~upshift.runtime.storage.serializers.naming.code_names` gives it.
+        As :func:`~upshift.runtime.storage.serializers.contents.code_names` gives it.
     """
 
     code: tuple[str, ...] = ()

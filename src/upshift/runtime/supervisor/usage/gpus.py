@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.model.spec.hardware import Device
+from upshift.model.spec.hardware import IDLE, Device, one_cpu
 from upshift.model.spec.task import Failure
 from upshift.runtime.storage.series import GPU_COLUMNS, Number
 from upshift.runtime.supervisor.usage.counters import Mean
@@ -193,17 +193,8 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-IDLE = 5.0
-"""Percent: a GPU that is less busy than this is idle."""
-ONE_CPU = (0.85, 1.25)
-"""CPUs in use, from and to, where one thread works and nothing else does."""
 _WAITING = 0.1
 """CPUs in use below which the step waits for something else."""
-
-
-def one_cpu(cpus: float) -> bool:
-    """Whether exactly about one CPU is busy."""
-    return ONE_CPU[0] <= cpus <= ONE_CPU[1]
 
 
 @attrs.define
