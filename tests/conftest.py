@@ -23,6 +23,7 @@ from buckets import (
 )
 from frameworks import cuda_library
 from leftovers import Watch
+from nfs import nfs_client, shared_folder
 from nvml import fake_nvml, nvml_library
 from postgres_here import new_place
 from prepared import Prepared
@@ -37,12 +38,14 @@ __all__ = [
     "fake_nvml",
     "google_bucket",
     "new_place",
+    "nfs_client",
     "no_aws",
     "nvml_library",
     "object_store",
     "object_stores",
     "place",
     "platform",
+    "shared_folder",
 ]
 pytest_plugins = ["share"]
 

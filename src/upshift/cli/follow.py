@@ -24,6 +24,7 @@ from upshift.runs.catalog.detached import Detached
 from upshift.runs.catalog.rebuild import open_catalog
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.elsewhere import elsewhere
+from upshift.runtime.storage.files import exists
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.store import open_store
 
@@ -72,7 +73,7 @@ def follow_engine(run: Run, *, follow: bool) -> None:
             over = not follow or run.status not in _UNFINISHED  # what it printed by then is there
             if replica is not None and replica.is_elsewhere(run.id):
                 replica.bring_appended(f"runs/{run.id}/{path.name}")
-            if path.exists():
+            if exists(str(path)):
                 merged.grow("", path)
             if over:
                 break
@@ -171,7 +172,7 @@ class _Follower:
         self._look_for_folders()
         grown = False
         for folder in self._steps:
-            if folder.is_dir():
+            if exists(str(folder)):
                 for path in sorted(folder.iterdir()):
                     grown = self._look_at(path) or grown
         return grown
@@ -179,7 +180,7 @@ class _Follower:
     def _look_for_folders(self) -> None:
         assert self._tasks is not None
         for folder in (self._tasks, *self._steps):
-            if folder not in self._watched and folder.is_dir():
+            if folder not in self._watched and exists(str(folder)):
                 self._see(folder)
                 for path in sorted(folder.iterdir()):  # what was there before the watch
                     self._look_at(path)

@@ -211,8 +211,8 @@ class Recovery:
 
     def _after(self, task: TaskId, number: int) -> str | None:
         """The spec of a task's next attempt, which the engine may have been about to submit."""
-        path = self._store.spec_path(task, number + 1)
-        return path if (self._store.root / path).exists() else None
+        there = self._store.has_spec(task, number + 1)
+        return self._store.spec_path(task, number + 1) if there else None
 
     def _attempt(self, spec: TaskSpec, place: OpenTarget, handle: str) -> AttemptState:
         demand = place.queue.room.clipped(Demand.of(spec.granted or Hardware(), launch=spec.launch))

@@ -21,6 +21,7 @@ from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, StepDefinition
 from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.task import Failure, TaskId, TaskResult, TaskSpec
+from upshift.runtime.storage.files import fresh
 from upshift.runtime.storage.log_text import ROW, last_frames
 from upshift.runtime.storage.store import Store
 
@@ -360,7 +361,7 @@ class LogReader:
 
     def _read_blocks(self, show: Callable[[str], None]) -> None:
         try:
-            file = open(self._path, "rb", buffering=0)  # noqa: SIM115
+            file = fresh(str(self._path), lambda: self._path.open("rb", buffering=0))
         except FileNotFoundError:  # it has printed nothing
             return
         with file:

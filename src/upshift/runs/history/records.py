@@ -314,8 +314,8 @@ class RunRecords:
         return attrs.evolve(row, status="cancelled") if left else row
 
     def _spec(self, row: AttemptRow) -> TaskSpec | None:
-        path = self.store.spec_path(row.task, row.number)
-        return self.store.read_spec(path) if (self.store.root / path).exists() else None
+        there = self.store.has_spec(row.task, row.number)
+        return self.store.read_spec(self.store.spec_path(row.task, row.number)) if there else None
 
 
 def _index(index: int | None) -> int:

@@ -23,6 +23,7 @@ Where the store is in a bucket, the folder is this machine's own, and there is a
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -40,7 +41,7 @@ from upshift.errors import LeaseLost, RunOwned, StoreUnavailable
 from upshift.model.home import home
 from upshift.runs.stores import bucket_lease
 from upshift.runtime.storage.claims import NO_LOCKS
-from upshift.runtime.storage.files import available, boot_id, create, machine_id, write_all
+from upshift.runtime.storage.files import available, boot_id, create, fresh, machine_id, write_all
 from upshift.runtime.storage.records import safe
 from upshift.runtime.storage.replica import replica_at
 
@@ -235,6 +236,8 @@ class Lease:
         except FileNotFoundError:
             raise _lost(self.run, "Its record is gone from the store.") from None
         except OSError as error:
+            if error.errno == errno.ESTALE:  # so an NFS client says that another machine has removed it
+                raise _lost(self.run, "Its record is gone from the store.") from None
             if now - self._renewed > EXPIRY:
                 raise _lost(self.run, f"The store cannot be reached: {error.strerror}.") from None
             return
@@ -250,8 +253,9 @@ class Lease:
         if self._bucket is not None and self._bucket.cancel_asked:
             self._bucket.cancel_asked = False
             return True
+        path = f"{self._folder}/{_CANCEL}"
         try:
-            os.unlink(f"{self._folder}/{_CANCEL}")
+            fresh(path, lambda: os.unlink(path))
         except OSError:
             return False
         return True

@@ -15,7 +15,17 @@ from typing import Any
 from upshift.errors import BlobDamaged, BlobMissing
 from upshift.runtime.storage.claims import Claims
 from upshift.runtime.storage.digest import Bytes, algorithm, digest_of, new_hasher, split
-from upshift.runtime.storage.files import available, copy, create, discard, temporary, with_folder, write_all
+from upshift.runtime.storage.files import (
+    available,
+    copy,
+    create,
+    discard,
+    exists,
+    fresh,
+    move,
+    temporary,
+    write_all,
+)
 from upshift.runtime.storage.replica import Replica
 from upshift.runtime.storage.seal import Seal
 
@@ -118,7 +128,7 @@ class Blobs:
     def find(self, digest: str) -> bool:
         """Whether the blob is there; if so, it stays until a record names it."""
         with self._claims.claimed(digest):
-            return os.path.exists(self.path(digest))
+            return exists(self.path(digest))
 
     def check(self, digest: str, size: int | None = None) -> None:
         """See that the blob is there, has this size and is sealed; if it is not, compute its digest."""
@@ -178,7 +188,7 @@ class Blobs:
 
     def _status(self, digest: str, path: str) -> os.stat_result:
         try:
-            return os.stat(path)
+            return fresh(path, lambda: os.stat(path))
         except FileNotFoundError:
             raise BlobMissing(
                 f"content {digest} is not in the store",
@@ -231,7 +241,7 @@ class Blobs:
     def _place(self, fd: int, name: str, path: str) -> None:
         if self._power:
             os.fsync(fd)
-        with_folder(path, lambda: os.rename(name, path), power=self._power)
+        move(name, path, power=self._power)
         self._seal.put(fd)  # a new name is a change, too
 
     def _reseal(self, fd: int, digest: str, before: os.stat_result) -> None:

@@ -35,7 +35,7 @@ import attrs
 from upshift.errors import StoreUnavailable
 from upshift.model.spec.codec import from_json, to_json
 from upshift.model.spec.task import TaskId, TaskResult, same_work
-from upshift.runtime.storage.files import available, make_folder, sync_folder, temporary
+from upshift.runtime.storage.files import available, fresh, make_folder, sync_folder, temporary
 from upshift.runtime.storage.records import Records, attempt_path, safe, unpack_result
 from upshift.runtime.storage.serializers import scratch
 
@@ -164,7 +164,7 @@ class TaskCheckpoints:
 
     def _superseded(self, name: Name) -> bool:
         """Whether there is an attempt after that of a checkpoint."""
-        return Path(self.store, attempt_path(self._task, name.attempt + 1, "spec.json")).exists()
+        return self._records.has(attempt_path(self._task, name.attempt + 1, "spec.json"))
 
     def newest(self, key: str | None) -> Checkpoint | None:
         """The newest complete one of this work."""
@@ -281,7 +281,7 @@ def _completed(path: str) -> bool:
 
 def _listed(folder: str) -> list[str]:
     try:
-        return sorted(os.listdir(folder))
+        return sorted(fresh(folder, lambda: os.listdir(folder)))
     except (FileNotFoundError, NotADirectoryError):
         return []
 

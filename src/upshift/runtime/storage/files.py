@@ -1,4 +1,10 @@
-"""Files that appear whole or not at all, and errors of the file system in a user's words."""
+"""Files that appear whole or not at all, and errors of the file system in a user's words.
+
+On a folder that machines share by NFS, a client believes for a while what it has looked up (nfs(5), "Data and
+metadata coherence"): for up to ``acdirmax`` seconds, for instance, that there is no such file. It asks its
+server when a file or folder is opened, and sends what was written when one is closed. :func:`ask_again`,
+:func:`fresh` and :func:`hand_on` do that on purpose; on a disk they cost some microseconds.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from upshift.errors import StoreUnavailable
 from upshift.model import home
@@ -23,6 +30,7 @@ _FIXES = {
     errno.EOPNOTSUPP: "A store needs a file system with hard links: choose another store.",
     errno.EMFILE: "Raise the limit on open files (`ulimit -n`).",
 }
+_Seen = TypeVar("_Seen")
 _ATTEMPTS = 5
 _PIECE = 1 << 30
 _CHUNK = 1 << 20
@@ -87,6 +95,88 @@ def create(path: str, *, mode: int = 0o666, access: int = os.O_WRONLY) -> int:
     except FileNotFoundError:
         home.make_folder(Path(path).parent)
         return os.open(path, flags, mode)
+
+
+def ask_again(path: str) -> None:
+    """Have an NFS client ask its server the next time that something at this path is looked for.
+
+    Raises
+    ------
+    FileNotFoundError, NotADirectoryError
+        There is no folder in which it could be.
+    """
+    folder = os.path.dirname(path) or os.curdir
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        descriptor = os.open(folder, flags)
+    except FileNotFoundError:  # or that is what the client believes
+        if folder in (os.curdir, os.sep):
+            raise
+        ask_again(folder)
+        descriptor = os.open(folder, flags)
+    os.close(descriptor)
+
+
+def fresh(path: str, look: Callable[[], _Seen]) -> _Seen:
+    """What ``look`` finds at a path; where that is nothing at first, an NFS client has to ask its server."""
+    missing = False
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            return look()
+        except FileNotFoundError:
+            if missing:
+                raise
+            missing = True
+        except OSError as error:
+            if error.errno != errno.ESTALE or not left:  # stale: another client has replaced it meanwhile
+                raise
+        ask_again(path)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def exists(path: str) -> bool:
+    """Whether there is something at a path, for every client of NFS."""
+    try:
+        fresh(path, lambda: os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def hand_on(descriptor: int) -> None:
+    """Have others see what was written to a file that stays open: any close has an NFS client send it."""
+    os.close(os.dup(descriptor))
+
+
+def move(draft: str, path: str, *, power: bool) -> None:
+    """Put a complete file where it belongs, in place of what is there; see :func:`with_folder`."""
+    own = os.stat(draft)
+
+    def rename() -> None:
+        try:
+            os.rename(draft, path)
+        except FileNotFoundError:
+            # Over NFS a request may be sent twice: then the draft has been moved by the first one.
+            try:
+                there = fresh(path, lambda: os.stat(path))
+            except FileNotFoundError:
+                there = None
+            if there is None or not os.path.samestat(own, there):
+                raise
+
+    with_folder(path, rename, power=power)
+
+
+def link(draft: str, path: str, *, power: bool) -> bool:
+    """Put a complete file where nothing is yet, under a second name; False: something is. As :func:`move`."""
+    try:
+        with_folder(path, lambda: os.link(draft, path), power=power)
+    except FileExistsError:
+        # Over NFS a request may be sent twice: then it is our own link that is there (open(2), O_EXCL). How
+        # many names a file has, a client asks its server when it opens the file.
+        with open(draft, "rb", buffering=0) as file:
+            return os.fstat(file.fileno()).st_nlink == 2
+    return True
 
 
 def with_folder(path: str, operation: Callable[[], None], *, power: bool) -> None:

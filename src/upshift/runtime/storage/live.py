@@ -27,7 +27,7 @@ from upshift.errors import StoreError, UpshiftError
 from upshift.model.home import make_folder
 from upshift.model.spec.task import TaskId
 from upshift.runtime import forks
-from upshift.runtime.storage.files import available
+from upshift.runtime.storage.files import available, fresh
 from upshift.runtime.storage.records import Records, attempt_path, live_folder, live_path
 from upshift.runtime.storage.replica import APPENDED, Replica, side_by_side
 
@@ -86,7 +86,7 @@ class LiveFolder:
 
     def hear(self, run: str, names: Collection[str]) -> Iterator[tuple[str, Said]]:
         folder = f"{self._root}/{live_folder(run)}"
-        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        with contextlib.suppress(FileNotFoundError), fresh(folder, lambda: os.scandir(folder)) as entries:
             for entry in entries:
                 if entry.name not in names:
                     continue

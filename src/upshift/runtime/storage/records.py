@@ -26,7 +26,17 @@ from collections.abc import Iterator
 from upshift.errors import StoreError
 from upshift.model.spec.codec import from_json, to_json
 from upshift.model.spec.task import VERSION, TaskId, TaskResult, TaskSpec
-from upshift.runtime.storage.files import available, create, discard, temporary, with_folder, write_all
+from upshift.runtime.storage.files import (
+    available,
+    create,
+    discard,
+    exists,
+    fresh,
+    link,
+    move,
+    temporary,
+    write_all,
+)
 
 _UNSAFE = frozenset('/\\\0%:*?"<>|')
 _LONGEST = 180
@@ -46,43 +56,48 @@ class Records:
         """Put a record in its place, instead of an older one of that name."""
         path = f"{self._root}/{relative}"
         with available("written", path), self._temporary(content) as name:
-            with_folder(path, lambda: os.rename(name, path), power=self._power)
+            move(name, path, power=self._power)
 
     def create(self, relative: str, content: bytes) -> bool:
         """Put a record in its place, unless there is one already: False then."""
         path = f"{self._root}/{relative}"
         with available("written", path), self._temporary(content) as name:
-            try:
-                with_folder(path, lambda: os.link(name, path), power=self._power)
-            except FileExistsError:
-                # Over NFS a request may be sent twice: then it is our own link that is there.
-                return os.stat(name).st_nlink == 2
-            finally:
-                discard(name)
-            return True
+            created = link(name, path, power=self._power)
+            discard(name)
+            return created
 
     def read(self, relative: str) -> bytes | None:
         """The record, or None."""
         path = f"{self._root}/{relative}"
+
+        def read() -> bytes:
+            with open(path, "rb", buffering=0) as file:
+                return file.read()
+
         with available("read", path):
             try:
-                with open(path, "rb", buffering=0) as file:
-                    return file.read()
+                return fresh(path, read)
             except FileNotFoundError:
                 return None
+
+    def has(self, relative: str) -> bool:
+        """Whether the record is there."""
+        path = f"{self._root}/{relative}"
+        with available("read", path):
+            return exists(path)
 
     def remove(self, relative: str) -> None:
         """Remove a record, if it is there."""
         path = f"{self._root}/{relative}"
         with available("written", path), contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            fresh(path, lambda: os.unlink(path))
 
     def names(self, relative: str) -> list[str]:
         """What a folder of records holds, in order; nothing where there is no such folder."""
         path = f"{self._root}/{relative}"
         with available("read", path):
             try:
-                return sorted(os.listdir(path))
+                return sorted(fresh(path, lambda: os.listdir(path)))
             except (FileNotFoundError, NotADirectoryError):
                 return []
 

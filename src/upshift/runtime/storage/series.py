@@ -31,7 +31,7 @@ import attrs
 
 from upshift.model.spec.hardware import Device, Hardware
 from upshift.model.spec.telemetry import Gap
-from upshift.runtime.storage.files import create, temporary
+from upshift.runtime.storage.files import create, hand_on, temporary
 
 VERSION = 1
 
@@ -244,6 +244,7 @@ class SeriesWriter:
         self._bytes += len(level.text)
         while level.text:
             del level.text[: os.write(self._file, level.text)]
+        hand_on(self._file)
 
     def _thin(self) -> None:
         """Have half as many samples: those to which they were merged."""

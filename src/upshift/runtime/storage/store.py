@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from upshift.errors import ConfigError, StoreError, StoreUnavailable
@@ -16,6 +17,7 @@ from upshift.runtime.storage.blobs import Blobs
 from upshift.runtime.storage.bucket_records import BucketRecords
 from upshift.runtime.storage.claims import Claims
 from upshift.runtime.storage.digest import Bytes
+from upshift.runtime.storage.files import ask_again
 from upshift.runtime.storage.format import refuse_newer
 from upshift.runtime.storage.live import Live, LiveBucket, LiveFolder
 from upshift.runtime.storage.records import (
@@ -220,6 +222,10 @@ class Store:
         found = self.replica.objects.get(relative)
         return found is not None and bytes(found.data) == content
 
+    def has_spec(self, task: TaskId, attempt: int) -> bool:
+        """Whether there is a spec of an attempt."""
+        return self._records.has(self.spec_path(task, attempt))
+
     def read_spec(self, relative: str) -> TaskSpec:
         """The spec at a path relative to the store."""
         content = self._records.read(relative)
@@ -326,7 +332,7 @@ class Store:
     def claim_run(self, run: str) -> bool:
         """Say that this process works on a run: ``gc`` does not remove it. False: it was removed before."""
         with self.claims.claimed(f"run:{safe(run)}"):
-            return not (self.root / f"runs/{safe(run)}/{REMOVED}").exists()
+            return not self._records.has(f"runs/{safe(run)}/{REMOVED}")
 
     def write_record(self, run: str, name: str, content: bytes) -> None:
         """Write a record of a run, such as ``run.json``, in place of the one before."""
@@ -386,9 +392,13 @@ class Store:
         return self._records
 
     def _here(self, relative: str) -> Path:
+        path = self.root / relative
         if self.replica is not None:
             self.replica.bring_file(relative)
-        return self.root / relative
+        else:
+            with suppress(OSError):  # whoever opens it says so
+                ask_again(str(path))
+        return path
 
     def _result(self, relative: str) -> TaskResult | None:
         content = self._records.read(relative)

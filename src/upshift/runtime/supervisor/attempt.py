@@ -395,6 +395,11 @@ class SupervisedAttempt:
             problem = causes.mistake(error).message
         self._watcher.ended(self, problem)
 
+    def hand_on(self) -> None:
+        """Have other machines see what was written of log, metrics and cards."""
+        self.log.hand_on()
+        self._recorder.hand_on()
+
     def _record(self) -> str | None:
         """Close all files and write the result; why there is none, if that is so."""
         members = self._gang.members

@@ -16,9 +16,10 @@ from upshift.runtime.storage.files import (
     copy,
     create,
     discard,
+    link,
+    move,
     replacing,
     temporary,
-    with_folder,
     write_all,
 )
 from upshift.runtime.storage.objects.base import Got, Meta, UnfinishedUpload, Version, checked
@@ -59,17 +60,14 @@ class FolderObjects:
         path = self._path(key)
         with available("written", path), self._draft([data]) as (draft, version):
             if absent:
-                try:
-                    with_folder(path, lambda: os.link(draft, path), power=False)
-                except FileExistsError:
-                    # Over NFS a request may be sent twice: then it is our own link that is there.
-                    return _version(os.stat(draft)) if os.stat(draft).st_nlink == 2 else None
+                if not link(draft, path, power=False):
+                    return None
                 discard(draft)  # the count of links is part of what changes a file
                 return _version(os.stat(path))
             with self._alone() if match is not None else contextlib.nullcontext():
                 if match is not None and not self._is(path, match):
                     return None
-                with_folder(path, lambda: os.rename(draft, path), power=False)
+                move(draft, path, power=False)
             return version
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[Meta]:
@@ -104,7 +102,7 @@ class FolderObjects:
     def upload(self, key: str, buffers: Sequence[Bytes]) -> Version:
         path = self._path(key)
         with available("written", path), self._draft(buffers) as (draft, version):
-            with_folder(path, lambda: os.rename(draft, path), power=False)
+            move(draft, path, power=False)
             return version
 
     def download(self, key: str, path: Path) -> Version | None:

@@ -14,6 +14,7 @@ from upshift.model.spec import Code, Rank, TaskSpec
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask, Masking
 from upshift.runtime.storage import unpacking
+from upshift.runtime.storage.files import hand_on
 from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.output.frames import ProgressBars
@@ -37,6 +38,7 @@ class LogFile:
 
     def __init__(self, loop: Loop, path: Path, grew: Callable[[int], None], loss: Loss) -> None:
         self.size = 0
+        self._sent = 0
         self._loop = loop
         self._path = path
         self._grew = grew  # told the size, at most every QUIET seconds
@@ -61,8 +63,21 @@ class LogFile:
         if self._loss.missing:
             self._write(b"")
         if self._file is not None:
-            os.close(self._file)
+            try:
+                os.close(self._file)
+            except OSError as error:  # what an NFS client could not send
+                self._loss.add(self.size - self._sent, error)
             self._file = None
+
+    def hand_on(self) -> None:
+        """Have other machines see what was written."""
+        if self._file is None or self._sent == self.size:
+            return
+        try:
+            hand_on(self._file)
+        except OSError as error:
+            self._loss.add(self.size - self._sent, error)
+        self._sent = self.size
 
     def _write(self, data: bytes) -> None:
         rest = self._mark() + data
@@ -236,6 +251,11 @@ class TaskLog:
     def remark(self, line: str) -> None:
         """Add a line of Upshift's own."""
         self._own.remark(line)
+
+    def hand_on(self) -> None:
+        """Have other machines see what was written."""
+        for file in self._files:
+            file.hand_on()
 
     def settle(self) -> None:
         """Nothing more comes of the processes: a line of one of several that has not ended ends here."""

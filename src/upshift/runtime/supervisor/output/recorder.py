@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask
 from upshift.runtime.messages import AFTER, BEFORE, BETWEEN, FARTHEST, LARGE
 from upshift.runtime.storage import metrics
-from upshift.runtime.storage.files import write_all
+from upshift.runtime.storage.files import hand_on, write_all
 from upshift.runtime.storage.metrics import Summaries, newest
 from upshift.runtime.supervisor.output.losses import Loss, Losses
 
@@ -89,6 +89,11 @@ class Recorder:
         card = attrs.evolve(card, at=round(card.at - self._origin, 3), rank=rank)
         self.cards = [*standing((*self.cards, card))]
         self._cards.append(to_json(card) + b"\n")
+
+    def hand_on(self) -> None:
+        """Have other machines see what was written."""
+        self._points.hand_on()
+        self._cards.hand_on()
 
     def close(self) -> Mapping[str, MetricSummary]:
         """Nothing more comes. Gives the metrics in short, by name."""
@@ -181,6 +186,7 @@ class _File:
         self._path = path
         self._loss = loss
         self._size = 0
+        self._sent = 0
         self._descriptor: int | None = None
 
     def append(self, lines: bytes, *, after: bytes = b"") -> bool:
@@ -200,7 +206,22 @@ class _File:
         self._loss.over()
         return True
 
+    def hand_on(self) -> None:
+        if self._descriptor is not None and self._sent != self._size:
+            with self._noted():
+                hand_on(self._descriptor)
+
     def close(self) -> None:
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            with self._noted():
+                os.close(self._descriptor)
             self._descriptor = None
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """What an NFS client cannot send is lost."""
+        try:
+            yield
+        except OSError as error:
+            self._loss.add(self._size - self._sent, error)
+        self._sent = self._size

@@ -153,6 +153,7 @@ class LiveRecord:
         self._said: dict[str, Any] = {}
         self._spec: TaskSpec | None = None
         self._store: Store | None = None
+        self._attempt: SupervisedAttempt | None = None  # whose files have grown
         self.completed = False  # whether the last attempt is
 
     def open(self, spec: TaskSpec, store: Store) -> None:
@@ -182,6 +183,7 @@ class LiveRecord:
     def log_grew(self, attempt: SupervisedAttempt, size: int) -> None:
         """The log has this many bytes."""
         self._said["log"] = size
+        self._attempt = attempt
         self._gather()
 
     def logged(
@@ -190,6 +192,7 @@ class LiveRecord:
         """Metrics have these values."""
         self._said["logged"] = {**self._said.get("logged", {}), **values}
         self._said["step"] = step
+        self._attempt = attempt
         self._gather()
 
     def noticed(self, attempt: SupervisedAttempt, text: str) -> None:
@@ -209,6 +212,9 @@ class LiveRecord:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._attempt is not None:  # they are there before they are spoken of
+            self._attempt.hand_on()
+            self._attempt = None
         if self._spec is not None and self._store is not None:
             with contextlib.suppress(UpshiftError):  # the next one says it again, or the result does
                 self._store.live.say(self._spec.task, self._spec.attempt, self._said, last=last)

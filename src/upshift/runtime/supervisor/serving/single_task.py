@@ -37,6 +37,7 @@ from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.checkpoints import forget
+from upshift.runtime.storage.files import fresh
 from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.replica import Replica
 from upshift.runtime.storage.serializers import registry, scratch
@@ -210,7 +211,7 @@ def opened_task(path: str, store_address: str | None) -> tuple[TaskSpec, Store]:
             store = open_direct(address)
             spec = store.read_spec(relative)
             return spec, store.with_options(durability=spec.durability, verify=spec.verify)
-        spec = from_json(TaskSpec, Path(path).read_bytes())
+        spec = from_json(TaskSpec, fresh(path, Path(path).read_bytes))
     except OSError as error:
         raise UpshiftError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
