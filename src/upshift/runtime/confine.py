@@ -1,4 +1,4 @@
-"""What a step process does to itself before anything of the user's runs."""
+"""The bounds of a step process: who starts it within them, and what it does to itself to keep them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 
+from upshift.model.spec import TaskSpec
 from upshift.model.spec.launch import Rank
 from upshift.runtime import cgroups, proc
 
@@ -37,6 +38,23 @@ class Confinement:
     def heard_at(self, descriptor: int) -> Confinement:
         """These bounds, for a step process that this one hears at ``descriptor``."""
         return attrs.evolve(self, ears=f"/proc/{os.getpid()}/fd/{descriptor}")
+
+
+class Spawned(NamedTuple):
+    """A step process that has just been started."""
+
+    pid: int
+    log: int  # descriptor to read what it prints
+    seen: int  # to read what it finds at its start, and its stacks
+    messages: int  # to read what becomes of it
+    baseline: int  # bytes of memory that it has from its parent, and did not ask for itself
+
+
+class Starter(Protocol):
+    """Starts a step process, by a fork or afresh. Who has one is told when it has ended."""
+
+    def __call__(self, spec: TaskSpec, bounds: Confinement, held: Sequence[int]) -> Spawned:
+        """Start it. It keeps the descriptors ``held`` open."""
 
 
 def become_subreaper() -> None:

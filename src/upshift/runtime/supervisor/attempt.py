@@ -24,6 +24,7 @@ from upshift.model.spec import (
     decode,
 )
 from upshift.runtime import causes
+from upshift.runtime.confine import Spawned, Starter
 from upshift.runtime.launch.ports import Port, keep_port
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask
@@ -39,7 +40,6 @@ from upshift.runtime.supervisor.output.logs import TaskLog
 from upshift.runtime.supervisor.output.losses import Losses
 from upshift.runtime.supervisor.output.recorder import Recorder
 from upshift.runtime.supervisor.records import AttemptRecords, Observations
-from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant

@@ -16,13 +16,12 @@ from upshift.model.spec.hardware import CGROUP, SUPERVISOR
 from upshift.model.spec.task import Failure
 from upshift.runtime import cgroups, proc
 from upshift.runtime.accelerators.files import device_root
-from upshift.runtime.confine import Confinement
+from upshift.runtime.confine import Confinement, Spawned, Starter
 from upshift.runtime.launch.addresses import interface_towards
 from upshift.runtime.launch.environment import environment_of, threads_of
 from upshift.runtime.launch.placement import cpus_near, numa_nodes, own_device, shares_of_cpus
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.supervisor.members import LocalMember
-from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 from upshift.runtime.supervisor.starters.thread_pools import users_own
 
 

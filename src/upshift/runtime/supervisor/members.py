@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from upshift.model.spec import Failure, Rank, from_json
 from upshift.runtime import proc
+from upshift.runtime.confine import Spawned
 from upshift.runtime.launch import stacks
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.messages import HEEDS, Lines, Outcome, Seen
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.output.logs import Log
-from upshift.runtime.supervisor.starters.starter import Spawned
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.output.overflow import Overflow

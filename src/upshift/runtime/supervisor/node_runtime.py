@@ -16,7 +16,7 @@ import attrs
 from upshift.model.spec import Failure, Gap, Hardware, Rank, TaskSpec
 from upshift.model.spec.hardware import SCHEDULER
 from upshift.runtime import causes, cgroups, marks
-from upshift.runtime.confine import host_facts
+from upshift.runtime.confine import Spawned, Starter, host_facts
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage import claims
@@ -25,7 +25,6 @@ from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.bounds import CpuSet, HostMemory, bounds_of, start
 from upshift.runtime.supervisor.devices.queue import QUIET
 from upshift.runtime.supervisor.members import LocalMember
-from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 from upshift.runtime.supervisor.usage.sampling import INTERVAL, Sampler, SharedCounters
 
 if TYPE_CHECKING:

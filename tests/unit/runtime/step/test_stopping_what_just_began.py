@@ -10,10 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from upshift.runtime.confine import detach, forking
+from upshift.runtime.confine import Spawned, detach, forking
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.members import LocalMember
-from upshift.runtime.supervisor.starters.starter import Spawned
 
 
 class Unheard:

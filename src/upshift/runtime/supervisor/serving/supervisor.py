@@ -12,6 +12,7 @@ import attrs
 
 from upshift.model.spec import Failure, Hardware, MetricValue, TaskId, TaskResult, TaskSpec
 from upshift.runtime import marks
+from upshift.runtime.confine import Starter
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.edits import RECORD, Sources
@@ -19,7 +20,6 @@ from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import AttemptWatcher, SupervisedAttempt
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
 from upshift.runtime.supervisor.node_runtime import Machine
-from upshift.runtime.supervisor.starters.starter import Starter
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor

@@ -17,6 +17,7 @@ import attrs
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, Rank, TaskSpec, encode
 from upshift.runtime import causes
+from upshift.runtime.confine import Spawned, Starter
 from upshift.runtime.launch import addresses
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
@@ -29,7 +30,6 @@ from upshift.runtime.supervisor.output.logs import Log
 from upshift.runtime.supervisor.several.connection import LOG, MESSAGES, SIGHT, Connection, Frame, pack
 from upshift.runtime.supervisor.several.nodes import ORPHANED
 from upshift.runtime.supervisor.several.rendezvous import Joining
-from upshift.runtime.supervisor.starters.starter import Spawned, Starter
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant

@@ -19,14 +19,13 @@ from typing import NoReturn
 
 from upshift.model.spec import TaskSpec, decode, encode
 from upshift.runtime import proc
-from upshift.runtime.confine import Confinement, become_subreaper, detach, enter, forking, host_facts
+from upshift.runtime.confine import Confinement, Spawned, become_subreaper, detach, enter, forking, host_facts
 from upshift.runtime.interpreter import command_for_users
 from upshift.runtime.loop import Loop
-from upshift.runtime.proc import Consumed
+from upshift.runtime.proc import Consumed, Strays
 from upshift.runtime.step import step
 from upshift.runtime.storage.store import Store, store_of
 from upshift.runtime.streams import own_streams
-from upshift.runtime.supervisor.starters.starter import Spawned, Strays
 from upshift.runtime.supervisor.starters.thread_pools import size_variables, unsafe_to_fork
 
 

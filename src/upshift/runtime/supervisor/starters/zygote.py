@@ -50,6 +50,7 @@ from upshift.runtime.confine import (
     host_facts,
 )
 from upshift.runtime.messages import Outcome, Seen
+from upshift.runtime.proc import Strays
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.step import step
 from upshift.runtime.storage import artifacts, serializers
@@ -57,7 +58,6 @@ from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.starters import asked_at_import
-from upshift.runtime.supervisor.starters.starter import Strays
 from upshift.runtime.supervisor.starters.thread_pools import Pools, unsafe_to_fork
 
 MOST_HELD = 250

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 from upshift.model.spec import TaskSpec, encode
 from upshift.runtime import forks, proc
-from upshift.runtime.confine import Confinement, detach
+from upshift.runtime.confine import Confinement, Spawned, detach
 from upshift.runtime.loop import Loop
-from upshift.runtime.proc import Consumed
+from upshift.runtime.proc import Consumed, Strays
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.supervisor.starters import zygote
-from upshift.runtime.supervisor.starters.starter import Spawned, Strays
 
 Exited = Callable[[int, int, Consumed], None]
 """Takes a process id, its wait status, and what it has consumed."""
