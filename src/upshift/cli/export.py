@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from upshift.cli import shared_options as shared
-from upshift.cli.group import LazyCommand, LazyGroup
+from upshift.cli.commands import LazyCommand, LazyGroup
 from upshift.cli.output import echo
 
 C = TypeVar("C", bound=Callable[..., Any])

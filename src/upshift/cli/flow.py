@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import click
 
 from upshift.cli import shared_options as shared
-from upshift.cli.group import LazyCommand, LazyGroup
+from upshift.cli.commands import LazyCommand, LazyGroup
 from upshift.model.checks import shown as quoted
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from upshift.cli import shared_options as shared
-from upshift.cli.group import LazyCommand, LazyGroup
+from upshift.cli.commands import LazyCommand, LazyGroup
 from upshift.cli.output import echo
 
 if TYPE_CHECKING:

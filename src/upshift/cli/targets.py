@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
+from upshift.backends.base import Finding
+from upshift.backends.registry import capabilities_of, open_backend
 from upshift.cli.output import echo
+from upshift.errors import UpshiftError
+from upshift.model.configuration import UNCONFIGURED, Configuration, Target, load_configuration
 
 if TYPE_CHECKING:
-    from upshift.backends.base import Finding
-    from upshift.engine.checkup import Health
-    from upshift.model.configuration import Configuration
     from upshift.report.doctor import Check
 
 
@@ -23,11 +31,6 @@ def targets(as_json: bool) -> int:
     The targets of the configuration come first, then those that need none. All are asked at once; one that
     does not answer in seconds is said to be away. Exit code 1: a target of the configuration cannot be used.
     """
-    import json
-    import sys
-
-    from upshift.engine.checkup import look
-    from upshift.model.configuration import load_configuration
     from upshift.report.doctor.check import GLYPHS, line
     from upshift.report.terminal.layout import Page
     from upshift.report.terminal.streams import shows
@@ -61,8 +64,6 @@ def _target_check(health: Health, configuration: Configuration) -> Check:
 
 
 def _as_json(health: Health, configuration: Configuration) -> dict[str, object]:
-    import attrs
-
     target = health.target
     return {
         "name": target.name,
@@ -73,6 +74,75 @@ def _as_json(health: Health, configuration: Configuration) -> dict[str, object]:
         "ok": health.problem is None,
         "findings": [attrs.asdict(one) for one in health.findings],
     }
+
+
+PATIENCE = 5.0
+"""Seconds for all of them."""
+
+
+@attrs.frozen(kw_only=True)
+class Health:
+    """What a quick look at a target has found."""
+
+    target: Target
+    configured: bool  # whether the configuration names it
+    findings: tuple[Finding, ...]
+
+    @property
+    def problem(self) -> Finding | None:
+        """What keeps steps from running there."""
+        return next((found for found in self.findings if found.status == "problem"), None)
+
+
+def look(configuration: Configuration, *, patience: float = PATIENCE) -> list[Health]:
+    """The targets of the configuration, and those that need none, in this order; nothing is changed."""
+    names = dict.fromkeys((*configuration.targets, *UNCONFIGURED))
+    targets = [configuration.target(name) for name in names]
+    found: dict[str, list[Finding]] = {name: [] for name in names}
+    threads = [
+        threading.Thread(
+            target=lambda one=one: found[one.name].extend(findings(one, configuration)), daemon=True
+        )
+        for one in targets
+    ]
+    for thread in threads:
+        thread.start()
+    _wait(threads, time.monotonic() + patience)
+    late = Finding(
+        name="access",
+        text=f"it does not answer within {patience:g} s",
+        status="problem",
+        remedy="upshift doctor NAME waits longer for it.",
+    )
+    return [
+        Health(
+            target=target,
+            configured=target.name in configuration.targets,
+            findings=(*found[target.name], *([late] if thread.is_alive() else ())),
+        )
+        for target, thread in zip(targets, threads, strict=True)
+    ]
+
+
+def findings(target: Target, configuration: Configuration) -> Iterator[Finding]:
+    """What the backend of a target finds; what is in the way is the last of it."""
+    name = "access"
+    try:
+        store = configuration.store_address(target)
+        with contextlib.closing(open_backend(target, store=store, sink=lambda event: None)) as backend:
+            if not hasattr(backend, "findings"):  # one of another package's, for an earlier Upshift
+                yield Finding(name=name, text="it can be opened; it does not say how it is")
+                return
+            for found in backend.findings():
+                yield found
+                name = "settings"  # it was reached: what is wrong after that is how
+    except UpshiftError as error:
+        yield Finding(name=name, text=error.in_short, status="problem", remedy=error.fix)
+
+
+def _wait(threads: Iterable[threading.Thread], until: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 @click.command()
@@ -89,12 +159,7 @@ def doctor(target: str | None, submit: bool, as_json: bool) -> int:
     Exit code 1: something is wrong that would stop a step on GPUs; for docker and podman, a step in a
     container; for a cluster, any step. That there is no GPU is told, and is nothing wrong.
     """
-    import json
-    import sys
-
-    from upshift.backends.registry import capabilities_of
     from upshift.images.containers.engine import NAMES
-    from upshift.model.configuration import load_configuration
     from upshift.report.doctor import checkup
     from upshift.report.doctor.check import GLYPHS, OF_TARGET, TRIAL, heading, line, verdict
     from upshift.report.doctor.check import as_json as checks_as_json
@@ -117,8 +182,6 @@ def doctor(target: str | None, submit: bool, as_json: bool) -> int:
     for check in checkup(place, configuration, remote=can.remote):
         tell(check)
     if can.remote and place.backend not in NAMES:
-        from upshift.engine.checkup import findings
-
         for found in findings(place, configuration):
             tell(_finding_check(f"{OF_TARGET}{place.name}", found))
     if submit and not any(check.stops and check.group.startswith(OF_TARGET) for check in checks):

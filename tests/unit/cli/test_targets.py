@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from upshift.backends.base import Finding
+from upshift.cli import targets as module
 from upshift.cli.commands import upshift
-from upshift.engine import checkup
 from upshift.errors import BackendError
 from upshift.model.configuration import Configuration, Target
 
@@ -41,7 +41,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def opened(target: Target, **_: Any) -> Place:
         return Place(target.name, answers)
 
-    monkeypatch.setattr(checkup, "open_backend", opened)
+    monkeypatch.setattr(module, "open_backend", opened)
     yield
     answers.set()
 
@@ -53,9 +53,9 @@ def test_one_target_that_does_not_answer_does_not_keep_the_others_from_being_tol
         for thread in threads[1:]:  # all but the slow one: however long they take on a busy machine
             thread.join()
 
-    monkeypatch.setattr(checkup, "_wait", wait)
+    monkeypatch.setattr(module, "_wait", wait)
     targets = {name: Target(name=name, backend="fake") for name in ("slow", "broken", "fine")}
-    found = {one.target.name: one for one in checkup.look(Configuration(targets=targets), patience=0.5)}
+    found = {one.target.name: one for one in module.look(Configuration(targets=targets), patience=0.5)}
     assert list(found)[:3] == ["slow", "broken", "fine"]
     assert found["fine"].problem is None
     assert found["broken"].problem is not None and found["broken"].problem.remedy == "Ask the site."
