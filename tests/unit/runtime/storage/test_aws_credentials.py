@@ -17,8 +17,7 @@ import pytest
 from buckets import Answers
 from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
 from upshift.runtime.storage.objects import aws_credentials as providers
-from upshift.runtime.storage.objects.aws_credentials import AwsWallet
-from upshift.runtime.storage.objects.sigv4 import Credentials, signed
+from upshift.runtime.storage.objects.aws_credentials import AwsWallet, Credentials, signed
 from upshift.runtime.storage.objects.transport import escaped_path, escaped_query
 
 EXAMPLE = Credentials(

@@ -18,7 +18,7 @@ from buckets import ACCOUNT, BucketHere
 from google_dialect import TOKEN
 from server_before import Harm, Server, before
 from upshift.errors import BlobDamaged, StoreUnavailable
-from upshift.runtime.storage.objects.aws_credentials import AwsWallet
+from upshift.runtime.storage.objects.aws_credentials import AwsWallet, Credentials
 from upshift.runtime.storage.objects.azure import AzureContainer, AzureObjects
 from upshift.runtime.storage.objects.azure_credentials import AzureWallet, SharedKey, configured
 from upshift.runtime.storage.objects.bucket import Bucket
@@ -27,7 +27,6 @@ from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
 from upshift.runtime.storage.objects.google_credentials import GoogleWallet
 from upshift.runtime.storage.objects.remote import RemoteObjects
 from upshift.runtime.storage.objects.s3 import S3Objects
-from upshift.runtime.storage.objects.sigv4 import Credentials
 from upshift.runtime.storage.objects.transport import Transport
 from upshift.runtime.storage.objects.wallet import Token
 

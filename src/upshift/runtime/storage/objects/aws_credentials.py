@@ -1,6 +1,8 @@
-"""AWS credentials as pods, containers and machines get them, in the order in which AWS's own tools look.
+"""AWS credentials as pods, containers and machines get them, and the requests that are signed with them.
 
-What is only on somebody's desk (profiles, SSO) is left to botocore, where that is installed.
+They are looked for in the order in which AWS's own tools look. What is only on somebody's desk (profiles,
+SSO) is left to botocore, where that is installed. Requests are signed with Signature Version 4, as S3 wants:
+https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 """
 
 from __future__ import annotations
@@ -8,20 +10,75 @@ from __future__ import annotations
 import calendar
 import contextlib
 import functools
+import hashlib
+import hmac
 import http.client
 import importlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 from xml.etree import ElementTree
 
+import attrs
+
 from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
-from upshift.runtime.storage.objects.sigv4 import Credentials
+from upshift.runtime.storage.objects.transport import escaped_path, escaped_query
 from upshift.runtime.storage.objects.wallet import NO_MACHINE, Issuer, Provider, Wallet, ask
+
+_ALGORITHM = "AWS4-HMAC-SHA256"
+
+
+@attrs.frozen(kw_only=True)
+class Credentials:
+    """Who asks, and until when that holds."""
+
+    access_key: str
+    secret_key: str = attrs.field(repr=False)
+    token: str | None = attrs.field(default=None, repr=False)
+    expires: float | None = None  # seconds since the epoch
+    source: str = "the caller"  # where they came from, for messages
+
+
+def signed(
+    method: str,
+    host: str,
+    # path, query: not escaped
+    path: str,
+    query: Sequence[tuple[str, str]],
+    headers: Mapping[str, str],
+    *,
+    payload: str,  # SHA-256 of the body as hexadecimal digits, or ``UNSIGNED-PAYLOAD``
+    credentials: Credentials,
+    region: str,
+    now: float,  # seconds since the epoch, by the server's clock
+) -> dict[str, str]:
+    """The headers of a request with those that sign it."""
+    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    every = {**headers, "host": host, "x-amz-content-sha256": payload, "x-amz-date": moment}
+    if credentials.token is not None:
+        every["x-amz-security-token"] = credentials.token
+    by_name = {name.lower(): " ".join(value.split()) for name, value in every.items()}
+    names = ";".join(sorted(by_name))
+    lines = "".join(f"{name}:{by_name[name]}\n" for name in sorted(by_name))
+    request = "\n".join((method, escaped_path(path), escaped_query(query), lines, names, payload))
+    scope = f"{moment[:8]}/{region}/s3/aws4_request"
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    key = f"AWS4{credentials.secret_key}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, f"{_ALGORITHM}\n{moment}\n{scope}\n{digest}".encode(), "sha256").hex()
+    every["authorization"] = (
+        f"{_ALGORITHM} Credential={credentials.access_key}/{scope},"
+        f"SignedHeaders={names},Signature={signature}"
+    )
+    return every
+
+
+# -- where credentials come from ------------------------------------------------------------------
 
 _MACHINE = "http://169.254.169.254"
 _CONTAINER = "http://169.254.170.2"

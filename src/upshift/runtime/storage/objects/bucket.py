@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from upshift.runtime.storage.objects.aws_credentials import AwsWallet
+from upshift.runtime.storage.objects.aws_credentials import AwsWallet, Credentials, signed
 from upshift.runtime.storage.objects.connections import Connections
-from upshift.runtime.storage.objects.sigv4 import Credentials, signed
 from upshift.runtime.storage.objects.transport import (
     FailedRequest,
     Request,
