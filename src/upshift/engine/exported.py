@@ -23,9 +23,9 @@ from upshift.engine import RunOptions
 from upshift.engine.offers import Proposal
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.targets import OpenBackend
-from upshift.errors import RequestRefused, UpshiftError, UsageError, together
+from upshift.errors import RequestRefused, StoreError, UpshiftError, UsageError, together
 from upshift.model.configuration import Configuration, Target
-from upshift.model.graph import Graph, ordered
+from upshift.model.graph import Graph, Node, expansion, needs, ordered
 from upshift.model.home import user_name
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.secrets import at_node, secret_files
@@ -337,3 +337,31 @@ def _image_of(name: str, step: StepOrder, found: Prospect) -> str:
 
 def _said(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value not in (None, (), [], {})}
+
+
+def confirm_same_shape(graph: Graph, exported: Graph) -> None:
+    """Raise what of a graph is not as it was exported: Kubeflow has the steps of that, and no others."""
+    before, now = _shape(exported), _shape(graph)
+    if before == now:
+        return
+    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    raise StoreError(
+        f"with these parameters the pipeline has other steps than the exported one: {', '.join(names[:5])}",
+        why="Steps, how they depend on each other, what they ask for, and lengths of lists that are known "
+        "beforehand are part of the exported file.",
+        fix="Export it with these parameters: upshift export kubeflow -p NAME=VALUE.",
+    )
+
+
+def _shape(graph: Graph) -> Mapping[str, object]:
+    """What the exported file says of each node."""
+    by_name = {node.name: node for node in graph.nodes}
+
+    def of(node: Node) -> object:
+        plan = expansion(node, by_name.__getitem__)
+        lengths = [len(items) for items in plan.static.values()]
+        lengths += [s.artifact.items or 0 for s in plan.lists.values() if hasattr(s, "artifact")]
+        settings = attrs.evolve(graph.steps[node.step].settings, origins={})
+        return node.step, node.over, node.when, needs(node), lengths, settings
+
+    return {node.name: of(node) for node in graph.nodes}

@@ -7,8 +7,8 @@ place of work, until it comes to the task that it is for::
                                         │
                                         └─ is to be skipped, or is done: nothing runs
 
-The last pod does the same for all tasks, and records how the run ended. Each attempt has a number that
-nobody has taken, by the exclusive creation of its spec.
+Only what that task comes after is looked at. The last pod does the same for all tasks, and records how the
+run ended. Each attempt has a number that nobody has taken, by the exclusive creation of its spec.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from queue import SimpleQueue
 import attrs
 
 from upshift.backends.registry import open_backend
-from upshift.engine.exported import Order, StepOrder
+from upshift.engine.exported import Order, StepOrder, confirm_same_shape
 from upshift.engine.offers import GrantPlan
 from upshift.engine.schedule import Demand
 from upshift.engine.specs import Shipped, Specs
 from upshift.engine.targets import OpenTarget, fence
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, SKIPPED, TaskState, task_inputs, why_skipped
-from upshift.engine.upstream import task_of, upstream_of
 from upshift.engine.walk import Walk
 from upshift.errors import GraphError, StoreError
 from upshift.images.base import Image
-from upshift.model.graph import Graph, Node, expansion, needs
+from upshift.model.graph import FOREACH, FlowShape, Graph, expansion, needs
 from upshift.model.spec.codec import encode, from_json, to_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.runs.catalog.endings import NAME, Ending
@@ -67,22 +66,12 @@ class Outcome:
 
 
 class OneStep:
-    """A run as one of its pods has it.
-
-    Parameters
-    ----------
-    order, digest
-        What was exported, and the digest by which it is in the store.
-    store
-        The store, as nodes have it.
-    run
-        Id of the run.
-    """
+    """A run as one of its pods has it."""
 
     def __init__(self, order: Order, digest: str, store: Store, run: str) -> None:
-        self._order = order
-        self._digest = digest
-        self.store = store
+        self._order = order  # what was exported
+        self._digest = digest  # by which that is in the store
+        self.store = store  # as nodes have it
         self._run = run
         self._listed: dict[str, Mapping[int, Sequence[int]]] = {}
         self._known: dict[TaskId, dict[int, TaskResult | None]] = {}
@@ -328,34 +317,92 @@ def _failure(result: TaskResult | None) -> Failure:
     return known or Failure(reason="infrastructure", message="its pod has gone without a result")
 
 
-def confirm_same_shape(graph: Graph, exported: Graph) -> None:
-    """Raise what of a graph is not as it was exported: Kubeflow has the steps of that, and no others.
+def task_of(walk: Walk, name: str, at: Sequence[int]) -> TaskState | None:
+    """A task by its step and the items of the loops around it: of a node for it alone, or of a mapped one.
 
-    Raises
-    ------
-    StoreError
+    None: the graph, as far as it has grown, has no such task.
     """
-    before, now = _shape(exported), _shape(graph)
-    if before == now:
-        return
-    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    raise StoreError(
-        f"with these parameters the pipeline has other steps than the exported one: {', '.join(names[:5])}",
-        why="Steps, how they depend on each other, what they ask for, and lengths of lists that are known "
-        "beforehand are part of the exported file.",
-        fix="Export it with these parameters: upshift export kubeflow -p NAME=VALUE.",
-    )
+    path = [str(number) for number in at]
+    state = walk.nodes.get(".".join((name, *path)))
+    if state is not None and not state.node.mapped and state.tasks:
+        return state.tasks[0]
+    state = walk.nodes.get(".".join((name, *path[:-1])))
+    if state is None or not at or not state.node.mapped or not state.tasks:
+        return None
+    if state.tasks[0].index is None:  # it was refused before anybody knew how many there are
+        return state.tasks[0]
+    return state.tasks[at[-1]] if at[-1] < len(state.tasks) else None
 
 
-def _shape(graph: Graph) -> Mapping[str, object]:
-    """What the exported file says of each node."""
+def upstream_of(graph: Graph, name: str, at: Sequence[int]) -> Callable[[TaskState], bool]:
+    """What says of a task whether that of these items of a step may come after it."""
+    return _of_nodes(graph, name, at) if graph.flow is None else _of_steps(graph.flow, name, at)
+
+
+def _of_nodes(graph: Graph, name: str, at: Sequence[int]) -> Callable[[TaskState], bool]:
+    """All tasks of the nodes that it needs, but of those that it follows item by item the one of its own."""
     by_name = {node.name: node for node in graph.nodes}
+    found: dict[str, int | None] = {}  # the only item that matters; None: all of them
+    pending: list[tuple[str, int | None]] = [(name, at[0] if at else None)]
+    while pending:
+        current, index = pending.pop()
+        if current in found and found[current] in (None, index):
+            continue
+        found[current] = None if current in found else index
+        node = by_name[current]
+        peers = expansion(node, by_name.__getitem__).peers if found[current] is not None else ()
+        pending += [(other, found[current] if other in peers else None) for other in needs(node)]
 
-    def of(node: Node) -> object:
-        plan = expansion(node, by_name.__getitem__)
-        lengths = [len(items) for items in plan.static.values()]
-        lengths += [s.artifact.items or 0 for s in plan.lists.values() if hasattr(s, "artifact")]
-        settings = attrs.evolve(graph.steps[node.step].settings, origins={})
-        return node.step, node.over, node.when, needs(node), lengths, settings
+    def matters(task: TaskState) -> bool:
+        node = task.node.node.name
+        return node in found and found[node] in (None, task.index)
 
-    return {node.name: of(node) for node in graph.nodes}
+    return matters
+
+
+def _of_steps(shape: FlowShape, name: str, at: Sequence[int]) -> Callable[[TaskState], bool]:
+    """The tasks of steps that lead to it, in the items of the foreaches that both are in."""
+    leading, loops = _leading(shape, name), _loops(shape)
+
+    def matters(task: TaskState) -> bool:
+        step = task.node.node.step
+        if step not in leading:
+            return False
+        common = sum(1 for one, other in zip(loops[step], loops[name], strict=False) if one == other)
+        place = task.node.node.name.partition("#")[0].split(".")[1:]
+        path = [*map(int, place), *([] if task.index is None else [task.index])]
+        return path[:common] == list(at[:common])
+
+    return matters
+
+
+def _leading(shape: FlowShape, name: str) -> set[str]:
+    """The steps from which one comes to a step."""
+    before: dict[str, list[str]] = {}
+    for step, where in shape.steps.items():
+        for following in where.then:
+            before.setdefault(following, []).append(step)
+    found: set[str] = set()
+    pending = [name]
+    while pending:
+        for step in before.get(pending.pop(), ()):
+            if step not in found:
+                found.add(step)
+                pending.append(step)
+    return found
+
+
+def _loops(shape: FlowShape) -> dict[str, tuple[str, ...]]:
+    """For each step the foreaches that it is in, the outermost one first."""
+    found: dict[str, tuple[str, ...]] = {}
+    pending: list[tuple[str, tuple[str, ...]]] = [(next(iter(shape.steps)), ())]
+    while pending:
+        name, around = pending.pop()
+        while around and shape.joins.get(around[-1]) == name:
+            around = around[:-1]
+        if name in found:
+            continue
+        found[name] = around
+        inside = (*around, name) if shape.steps[name].kind == FOREACH else around
+        pending += [(following, inside) for following in shape.steps[name].then]
+    return found

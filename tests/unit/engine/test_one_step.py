@@ -14,8 +14,8 @@ import pytest
 
 from upshift.authoring.exporting import changed, composed_again
 from upshift.authoring.loading import load_pipeline
-from upshift.engine.exported import Order, StepOrder
-from upshift.engine.one_step import OneStep, confirm_same_shape
+from upshift.engine.exported import Order, StepOrder, confirm_same_shape
+from upshift.engine.one_step import OneStep
 from upshift.engine.ownerless import cancel
 from upshift.errors import GraphError, StoreError, UsageError
 from upshift.model.configuration import Configuration, Target
@@ -292,8 +292,8 @@ class Growing(FlowSpec):
 
 
 def test_upstream_of_a_step_in_loops_is_what_is_in_the_same_items(made: Made) -> None:
+    from upshift.engine.one_step import upstream_of
     from upshift.engine.tasks import NodeState, TaskState
-    from upshift.engine.upstream import upstream_of
     from upshift.model.graph import Node, StepDefinition
     from upshift.model.spec.task import EntryPoint
 
