@@ -24,8 +24,7 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec.telemetry import Card
 from upshift.runtime.masking import Mask
 from upshift.runtime.messages import channel
-from upshift.runtime.step.components import Component
-from upshift.runtime.step.rendering import HTML, LARGEST, Rendered, Unshowable, pictures, rendered
+from upshift.runtime.step.rendering import HTML, LARGEST, Component, Rendered, Unshowable, pictures, rendered
 from upshift.runtime.streams import tell
 
 if TYPE_CHECKING:

@@ -16,30 +16,10 @@ from typing import Any
 
 from upshift.errors import UsageError, user_location
 from upshift.model.checks import shown
-from upshift.runtime.step.rendering import STYLE, Unshowable, rendered
+from upshift.runtime.step.rendering import STYLE, Component, Unshowable, rendered
 from upshift.runtime.usercode.tracebacks import user_text
 
 _PICTURES = ((b"\x89PNG", "image/png"), (b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif"))
-
-
-class Component:
-    """Something that a card shows.
-
-    Attributes
-    ----------
-    title
-        What stands above it; empty: what kind of thing it is.
-    changed
-        Whether it is different from what was shown last.
-    """
-
-    title = ""
-    changed = False
-
-    def update(self, *args: Any, **options: Any) -> None:
-        """Have other content, as the constructor takes it."""
-        type(self).__init__(self, *args, **options)
-        self.changed = True
 
 
 class Markdown(Component):

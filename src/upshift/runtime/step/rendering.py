@@ -68,6 +68,26 @@ class HTML(str):
 HTML.__module__ = "upshift"  # where values that are saved look for it, wherever it is
 
 
+class Component:
+    """Something that a card shows, and the step may change; :mod:`upshift.runtime.step.components`.
+
+    Attributes
+    ----------
+    title
+        What stands above it; empty: what kind of thing it is.
+    changed
+        Whether it is different from what was shown last.
+    """
+
+    title = ""
+    changed = False
+
+    def update(self, *args: Any, **options: Any) -> None:
+        """Have other content, as the constructor takes it."""
+        type(self).__init__(self, *args, **options)
+        self.changed = True
+
+
 class Unshowable(Exception):
     """There is no way to show a value; the text says why."""
 

@@ -17,7 +17,6 @@ from upshift.model.spec.task import Failure
 from upshift.runtime import cgroups, proc
 from upshift.runtime.accelerators.files import device_root
 from upshift.runtime.confine import Confinement, Spawned, Starter
-from upshift.runtime.launch.addresses import interface_towards
 from upshift.runtime.launch.environment import environment_of, threads_of
 from upshift.runtime.launch.placement import cpus_near, numa_nodes, own_device, shares_of_cpus
 from upshift.runtime.loop import Loop, Timer
@@ -119,7 +118,7 @@ def _bounds_of_each(
             devices=spec.granted is not None and bool(spec.granted.gpus),
             own={**users_own(), **bounds.environment},
             inherited=os.environ,
-            interface=interface_towards(rank.address) if rank.nodes > 1 else None,
+            interface=_interface(rank) if rank.nodes > 1 else None,
         )
         yield attrs.evolve(
             bounds,
@@ -128,6 +127,12 @@ def _bounds_of_each(
             threads=threads_of(spec.launch, room),
             environment=environment,
         )
+
+
+def _interface(rank: Rank) -> str | None:
+    from upshift.runtime.launch.addresses import interface_towards  # what no other task needs is not imported
+
+    return interface_towards(rank.address)
 
 
 def _places(ranks: Sequence[Rank], spec: TaskSpec, bounds: Confinement) -> list[tuple[int, ...]]:
