@@ -6,7 +6,9 @@ Upshift had to wait for that, nothing would follow a log, and what nodes have re
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import threading
 from collections.abc import Callable, Iterator
 
@@ -61,7 +63,7 @@ class Engine:
     def __init__(self, site: Site, *arguments: str) -> None:
         prefix = site.shared.login(site.login.folder)
         self.process = site.login.start(*arguments, prefix=prefix)
-        self.said = ""
+        self._lines: list[str] = []
         self._changed = threading.Condition()
         assert self.process.stdout is not None and self.process.stderr is not None
         self._streams = (self.process.stdout, self.process.stderr)
@@ -72,13 +74,18 @@ class Engine:
     def _hear(self, stream: Iterator[str]) -> None:
         for line in stream:
             with self._changed:
-                self.said += line
+                self._lines.append(line)
                 self._changed.notify()
 
     def until_it_says(self, text: str) -> None:
         """Wait for a line; not as long as a client believes what it knows."""
         with self._changed:
-            assert self._changed.wait_for(lambda: text in self.said, KEPT * 3 / 4), self.said
+            there = self._changed.wait_for(lambda: any(text in line for line in self._lines), KEPT * 3 / 4)
+        assert there, self.said
+
+    @property
+    def said(self) -> str:
+        return "".join(self._lines)
 
     def end(self) -> int:
         code = self.process.wait(120)
@@ -107,12 +114,12 @@ class Site:
         self.elsewhere = Project(self.login.folder, shared.place / "home")
         self._engines: list[Engine] = []
 
-    def start(self) -> tuple[Engine, str]:
-        """Run it, until its first step waits; gives its id, too."""
+    def start(self, until: str = "[make] it waits") -> tuple[Engine, str]:
+        """Run it, until it says this; gives its id, too."""
         parameter = f"gate={self.gate}"
         engine = Engine(self, "run", "pipeline.py", "--on", "cluster", "--param", parameter)
         self._engines.append(engine)
-        engine.until_it_says("[make] it waits")
+        engine.until_it_says(until)
         found = re.search(r"^run (\S+):", engine.said, re.MULTILINE)
         assert found, engine.said
         return engine, found[1]
@@ -146,6 +153,48 @@ def test_a_run_is_followed_and_what_its_nodes_write_is_found(site: Site, slurm: 
     assert [len(task["attempts"]) for task in site.elsewhere.tasks("size", run)] == [1] * 4
     store = site.shared.folder / "store"
     assert [*store.glob("runs/*/live/*"), *store.glob("leases/*"), *store.glob("tmp/*")] == []
+
+
+TALKING = """
+    import os, time
+
+    from upshift import current, run_with_torchrun
+
+    @run_with_torchrun(nproc_per_node=1)
+    @step(cache=False, settings={"resources": {"num_nodes": 2}})
+    def talk(gate: str) -> list[int]:
+        print("it waits", flush=True)
+        while not os.path.exists(gate):
+            time.sleep(0.05)
+        for number in range(2000):
+            print(number, "x" * 500)
+        print("that was all", flush=True)
+        with open(f"{gate}.told", "w") as told:
+            told.write("done\\n")
+        return [current.world_size]
+
+    @pipeline
+    def example(gate: str):
+        return talk(gate)
+"""
+
+
+def test_ranks_print_while_the_store_does_not_answer(site: Site) -> None:
+    site.login.write(TALKING)
+    told = site.gate.with_name("gate.told")
+    os.mkfifo(told)
+    engine, run = site.start("[talk] [rank 1] it waits")
+    with open(os.open(told, os.O_RDWR), "rb", buffering=0) as pipe, site.shared.silent():
+        site.gate.touch()
+        done = b""
+        while done.count(b"\n") < 2:
+            assert select.select([pipe], [], [], KEPT)[0], "a rank waits for the store"
+            done += pipe.read(100)
+    assert engine.end() == 0, engine.said
+    lines = site.elsewhere.upshift("logs", run).out.splitlines()
+    for rank in (0, 1):
+        said = [line for line in lines if f"[rank {rank}] " in line]
+        assert [line.split()[-2] for line in said if line.endswith("x" * 500)] == [*map(str, range(2000))]
 
 
 def test_a_run_is_cancelled_from_another_machine(site: Site, slurm: SlurmHere) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ class Shared:
     """A folder with two clients."""
 
     place: Path
+    client: int  # the process of that of the nodes
 
     @property
     def folder(self) -> Path:
@@ -49,6 +51,15 @@ class Shared:
     def other(self) -> Path:
         """The same by the second client, which the login node has there."""
         return self.place / "login"
+
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """While the server does not answer the nodes: whoever asks for anything there waits."""
+        os.kill(self.client, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.client, signal.SIGCONT)
 
     def login(self, folder: Path) -> tuple[str, ...]:
         """What comes before a command that runs on the login node, in this folder there."""
@@ -72,27 +83,28 @@ def shared_folder(nfs_client: Path, tmp_path: Path) -> Iterator[Callable[..., Sh
     with contextlib.ExitStack() as stack:
 
         def make(*, locks: bool = True) -> Shared:
-            shared = Shared(tmp_path / "nfs")
-            server = shared.place / "server"
-            for point in (server, shared.folder, shared.other):
-                point.mkdir(parents=True)
-            (shared.place / "boot").write_text(f"{uuid.uuid4()}\n")
-            (shared.place / "machine").write_text(f"{uuid.uuid4().hex}\n")
-            for point in (shared.folder, shared.other):
-                stack.enter_context(_mounted(nfs_client, server, point, locks=locks))
-            return shared
+            place = tmp_path / "nfs"
+            for name in ("server", "shared", "login"):
+                (place / name).mkdir(parents=True)
+            (place / "boot").write_text(f"{uuid.uuid4()}\n")
+            (place / "machine").write_text(f"{uuid.uuid4().hex}\n")
+            clients = [
+                stack.enter_context(_mounted(nfs_client, place / "server", place / name, locks=locks))
+                for name in ("shared", "login")
+            ]
+            return Shared(place, clients[0])
 
         yield make
 
 
 @contextlib.contextmanager
-def _mounted(client: Path, server: Path, point: Path, *, locks: bool) -> Iterator[None]:
+def _mounted(client: Path, server: Path, point: Path, *, locks: bool) -> Iterator[int]:
     words = [client, server, point, str(KEPT), str(WRITTEN), str(int(locks))]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "ready\n"
-            yield
+            yield process.pid
         finally:
             # Lazily: what is still open there fails from now on, instead of keeping it.
             subprocess.run(["umount", "--lazy", point], check=True)
