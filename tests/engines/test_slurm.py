@@ -45,6 +45,17 @@ WAITING = """
 """
 
 
+SKEWED = """
+import os, time
+
+shift = {"n1": -7200, "n2": 7200}.get(os.environ.get("SLURMD_NODENAME"), 0)
+now, now_ns = time.time, time.time_ns
+time.time = lambda: now() + shift
+time.time_ns = lambda: now_ns() + shift * 10**9
+"""
+"""What makes the clocks of two nodes wrong, for all that Python does there."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def one_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the runtime is unpacked once for all of these tests."""
@@ -618,6 +629,53 @@ def test_a_step_runs_in_the_python_environment_that_it_asks_for(project: Project
     assert "it has tiny 1.1" in project.upshift("run", "pipeline.py", "--on", "cluster").out
     refused = project.upshift("run", "pipeline.py", "--strict", expect=2).err
     assert "asked an environment with ./tiny-1.1" in refused and "gets this environment" in refused
+
+
+def test_nodes_whose_clocks_are_hours_apart_work_together(project: Project) -> None:
+    python = project.folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={project.folder}/skewed exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (project.folder / "skewed").mkdir()
+    (project.folder / "skewed" / "sitecustomize.py").write_text(SKEWED)
+    project.write(f"""
+        import os, time
+        from upshift import PythonEnvironment, current, log, run_with_torchrun
+
+        def on(nodes: str, count: int = 1) -> dict:
+            return {{"environment": PythonEnvironment(python="{python}"),
+                    "resources": {{"num_nodes": count}}, "slurm": {{"extra": ["--nodelist=" + nodes]}}}}
+
+        @run_with_torchrun(nproc_per_node=1)
+        @step(cache=False, settings=on("n1,n2", 2), timeout=60)
+        def together() -> float:
+            log(loss=1.0)
+            with open(f"{project.folder}/{{os.environ['SLURMD_NODENAME']}}.time", "w") as file:
+                file.write(str(time.time()))
+            return time.time()
+
+        @step(settings=on("n2"), retries=1, timeout=60)
+        def after(x: float) -> int:
+            latest = current.checkpoint.latest
+            if latest is None:
+                with current.checkpoint.save() as folder:
+                    (folder / "part").write_text("1")
+                raise OSError("once more")
+            return 7
+
+        @pipeline
+        def example():
+            return after(together())
+    """)
+    project.upshift("run", "pipeline.py", "--on", "cluster")
+    n1, n2 = (float((project.folder / f"{node}.time").read_text()) for node in ("n1", "n2"))
+    assert n2 - n1 > 14_000
+    found = shown(project)
+    attempts = [attempt for one in found["steps"] for attempt in one["tasks"][0]["attempts"]]
+    assert [attempt["status"] for attempt in attempts] == ["completed", "failed", "completed"]
+    assert all(0 < attempt["used"]["seconds"] < LONG for attempt in attempts)
+    assert all(attempt["started"] <= attempt["ended"] for attempt in attempts)
+    assert found["started"] <= found["ended"]
+    assert attempts[0]["metrics"]["loss"]["last"] == 1.0
 
 
 def test_a_plan_shows_the_very_scripts_that_its_run_submits(
