@@ -145,6 +145,21 @@ class Scripted:
             self.put("jobs", item["metadata"]["namespace"], item, change="MODIFIED")
         threading.Thread(target=self._control, args=("jobs", item), daemon=True).start()
 
+    def evict(self, job: str) -> None:
+        """Suspend a Job again and take its pods down, as Kueue does with one that it evicts."""
+        with self._changed:
+            (item,) = (one for one in self.all("jobs") if one["metadata"]["name"] == job)
+            item["spec"]["suspend"] = True
+            self.put("jobs", item["metadata"]["namespace"], item, change="MODIFIED")
+            for pod in self.all("pods"):
+                self._delete("pods", pod["metadata"]["namespace"], pod)
+
+    def remove(self, kind: str, name: str) -> None:
+        """Delete an object, as somebody does."""
+        with self._changed:
+            (item,) = (one for one in self.all(kind) if one["metadata"]["name"] == name)
+            self._delete(kind, item["metadata"]["namespace"], item)
+
     def forget(self) -> None:
         """Know nothing of what was, as a server does after a while: watches from before are Gone."""
         with self._changed:

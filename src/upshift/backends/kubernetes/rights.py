@@ -29,7 +29,7 @@ class Rule:
 
 
 RULES = (
-    Rule("batch", "jobs", ("create", "delete", "get", "list", "watch")),
+    Rule("batch", "jobs", ("create", "delete", "get", "list")),
     Rule("", "pods", ("delete", "list", "watch")),
     Rule("", "pods/log", ("get",), needed=False),
     Rule("", "secrets", ("create", "delete", "patch")),
@@ -38,7 +38,7 @@ RULES = (
 )
 QUEUES = Rule("kueue.x-k8s.io", "workloads", ("list",), needed=False)
 """Beside them, where Kueue admits jobs: why it has not yet."""
-JOBSETS = Rule("jobset.x-k8s.io", "jobsets", ("create", "delete", "get", "list", "watch"))
+JOBSETS = Rule("jobset.x-k8s.io", "jobsets", ("create", "delete", "get", "list"))
 """Beside them, for steps that are JobSets."""
 
 

@@ -92,7 +92,12 @@ def state_of(known: Known, now: float) -> State:
         c["type"]: c for c in job.get("status", {}).get("conditions") or () if c["status"] == "True"
     }
     spec = job.get("spec", {})
+    queued = job.get("metadata", {}).get("labels", {}).get(QUEUE)
     found = _ended(known, pods, now, several=int(spec.get("completions") or 1))
+    evicted = queued and spec.get("suspend") and any(_has_run(pod) for pod in pods)
+    if evicted and (found is None or found.reason == "cancelled"):  # which is how its pods look then
+        why = "Kueue took its quota back, and evicted it"
+        return State(phase="ended", reason="preempted", message=why, node=node)
     if found is not None:
         return attrs.evolve(found, node=found.node or node)
     if "Complete" in conditions:
@@ -105,10 +110,6 @@ def state_of(known: Known, now: float) -> State:
     if known.gone:
         return State(phase="ended", reason="cancelled", message="somebody deleted its Job", node=node)
     if spec.get("suspend"):
-        queued = job.get("metadata", {}).get("labels", {}).get(QUEUE)
-        if queued and any(_has_run(pod) for pod in pods):
-            why = "Kueue took its quota back, and evicted it"
-            return State(phase="ended", reason="preempted", message=why, node=node)
         why = f"queue {queued!r} of Kueue has not admitted it" if queued else "its Job is suspended"
         return State(phase="pending", why=_with(why, known.told))
     alive = [pod for pod in pods if not pod.get("deleted")]

@@ -1,14 +1,18 @@
-"""What is known of jobs and pods, kept by watches: one for the Jobs of a run, and one for its pods.
+"""What is known of jobs and pods: one watch for the pods of a run, which say nearly all of it.
 
 ::
 
-    list ──► everything there is ──► watch ──► what changes ──► … the server ends it, or the connection breaks
+    list ──► all pods there are ──► watch ──► what changes ──► … the server ends it, or the connection breaks
      ▲                                                                             │
      └── Gone, an error, or every few minutes: what an event was missed of ────────┘
+
+A Job is looked at where its pods cannot say how it is: it has none (a quota, Kueue, a service account that is
+not there; or somebody has deleted it), or one of them is being taken down.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -31,6 +35,11 @@ SYNCED = 20.0
 DEAF = 30.0
 """Seconds without a watch after which what is known is not said any more."""
 
+LOOK = (2.0, 10.0)
+"""Seconds without a pod after which a Job is looked at, and after which it is looked at again."""
+FEW = 5
+"""Jobs that are looked at one by one; more of them by a list of the run's, the more, the more rarely."""
+
 PATHS = {
     "jobs": "/apis/batch/v1/namespaces/{}/jobs",
     "jobsets": "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
@@ -40,9 +49,8 @@ PATHS = {
 
 @attrs.define(eq=False)
 class _Scope:
-    """One watch."""
+    """One watch: of the pods of a run."""
 
-    kind: str
     namespace: str
     run: str
     synced: threading.Event = attrs.field(factory=threading.Event)
@@ -59,7 +67,10 @@ class Watching:
         self._lock = threading.Condition()
         self._known: dict[str, Known] = {}
         self._added: dict[str, float] = {}  # when a job was submitted or found
-        self._scopes: dict[tuple[str, str, str], _Scope] = {}
+        self._strays: dict[str, dict[str, Mapping[str, Any]]] = {}  # pods of jobs that are not known
+        self._looked: dict[str, tuple[float, frozenset[str]]] = {}  # when, and which pods were going then
+        self._listed: dict[tuple[str, str, str], float] = {}  # when jobs were: by namespace, kind and run
+        self._scopes: dict[tuple[str, str], _Scope] = {}
         self._closed = False
 
     def add(self, job: Mapping[str, Any]) -> None:
@@ -68,15 +79,13 @@ class Watching:
         id, run = f"{meta['namespace']}/{meta['name']}", meta.get("labels", {}).get(RUN, "")
         with self._lock:
             known = self._known.setdefault(id, Known(kind=kind))
-            known.job, known.gone = known.job or _slim(job, kind), False
+            known.job, known.gone = _slim(job, kind), False
+            known.pods |= self._strays.pop(id, {})
             self._added[id] = self._clock()
-            for watched in (kind, "pods"):
-                key = (watched, meta["namespace"], run)
-                if key not in self._scopes:
-                    scope = self._scopes[key] = _Scope(watched, meta["namespace"], run)
-                    threading.Thread(
-                        target=self._keep, args=(scope,), name=f"upshift-{watched}", daemon=True
-                    ).start()
+            key = (meta["namespace"], run)
+            if key not in self._scopes:
+                scope = self._scopes[key] = _Scope(*key)
+                threading.Thread(target=self._keep, args=(scope,), name="upshift-pods", daemon=True).start()
 
     def kind(self, id: str) -> str:
         """What a job is: one of :data:`PATHS`."""
@@ -86,8 +95,8 @@ class Watching:
     def forget(self, id: str) -> None:
         """Let go of what is known of a job."""
         with self._lock:
-            self._known.pop(id, None)
-            self._added.pop(id, None)
+            for known in (self._known, self._added, self._looked):
+                known.pop(id, None)
 
     def known(self, ids: Collection[str]) -> dict[str, Known]:
         """What is known of these.
@@ -103,6 +112,7 @@ class Watching:
                 scope.deaf is not None and self._clock() - scope.deaf > DEAF
             ):
                 raise NotNow(scope.error or "Kubernetes has not answered yet")
+        self._look(ids)
         with self._lock:
             return {id: self._known[id] for id in ids if id in self._known}
 
@@ -136,56 +146,107 @@ class Watching:
                 self._lock.wait_for(lambda: self._closed, AGAIN[min(tries, len(AGAIN) - 1)])
             tries += 1
 
-    def _path(self, scope: _Scope) -> tuple[str, dict[str, Any]]:
-        return PATHS[scope.kind].format(scope.namespace), {"labelSelector": f"{RUN}={scope.run}"}
+    def _query(self, scope: _Scope) -> tuple[str, dict[str, Any]]:
+        return PATHS["pods"].format(scope.namespace), {"labelSelector": f"{RUN}={scope.run}"}
 
     def _list(self, scope: _Scope) -> str:
-        before = self._clock()
-        path, query = self._path(scope)
+        path, query = self._query(scope)
         found, version = self._api.list(path, **query)
+        there = {item["metadata"]["uid"] for item in found}
         with self._lock:
-            if scope.kind != "pods":
-                there = {f"{scope.namespace}/{item['metadata']['name']}" for item in found}
-                for id, known in self._known.items():
-                    mine = id.startswith(f"{scope.namespace}/") and _run_of(known) == scope.run
-                    if (
-                        mine
-                        and known.kind == scope.kind
-                        and id not in there
-                        and self._added.get(id, 0.0) < before
-                    ):
-                        known.gone = True
-            else:
-                there = {item["metadata"]["uid"] for item in found}
-                for id, known in self._known.items():
-                    if id.startswith(f"{scope.namespace}/") and _run_of(known) == scope.run:
-                        for uid in known.pods.keys() - there:
-                            known.pods[uid] = {**known.pods[uid], "deleted": True}
+            for id, known in self._known.items():
+                if id.startswith(f"{scope.namespace}/") and _run_of(known) == scope.run:
+                    for uid in known.pods.keys() - there:
+                        known.pods[uid] = {**known.pods[uid], "deleted": True}
             for item in found:
-                self._take(scope.kind, item, deleted=False)
+                self._take(item, deleted=False)
         return version
 
     def _follow(self, scope: _Scope, version: str) -> None:
         """Watch, and again from where a watch has ended, until it is time for a list."""
-        path, query = self._path(scope)
+        path, query = self._query(scope)
         since = self._clock()
         while not self._closed and self._clock() - since < WHOLE:
             for event, item in self._api.watch(path, version, **query):
                 version = item["metadata"]["resourceVersion"]
                 if event != "BOOKMARK":
                     with self._lock:
-                        self._take(scope.kind, item, deleted=event == "DELETED")
+                        self._take(item, deleted=event == "DELETED")
 
-    def _take(self, kind: str, item: Mapping[str, Any], *, deleted: bool) -> None:
+    def _take(self, item: Mapping[str, Any], *, deleted: bool) -> None:
         meta = item["metadata"]
-        name = meta.get("labels", {}).get(NAMED) if kind == "pods" else meta["name"]
-        known = self._known.get(f"{meta['namespace']}/{name}")
-        if known is None:  # another engine's of the same run, or one that was forgotten
+        id = f"{meta['namespace']}/{meta.get('labels', {}).get(NAMED)}"
+        known, pod = self._known.get(id), _slim(item, "pods")
+        if known is None:  # of a job whose creation is not answered yet, that was forgotten, or another's
+            strays = self._strays.setdefault(id, {})
+            strays[meta["uid"]] = pod
+            if deleted and strays.pop(meta["uid"]) and not strays:
+                del self._strays[id]
             return
-        if kind == "pods":
-            known.pods[meta["uid"]] = {**_slim(item, kind), **({"deleted": True} if deleted else {})}
-        elif kind == known.kind:
-            known.job, known.gone = _slim(item, kind), deleted
+        known.pods[meta["uid"]] = pod = {**pod, **({"deleted": True} if deleted else {})}
+        if known.job and not _is_going(pod):  # whatever the Job was when it was looked at
+            known.job = {**known.job, "spec": {**known.job["spec"], "suspend": False}}
+
+    # -- Jobs --------------------------------------------------------------------------------------
+
+    def _look(self, ids: Collection[str]) -> None:
+        """Look at those whose pods cannot say how they are."""
+        now = self._clock()
+        unclear: dict[tuple[str, str, str], list[str]] = {}
+        with self._lock:
+            for id in ids:
+                known = self._known.get(id)
+                if known is not None and not known.gone and self._is_due(id, known, now):
+                    place = (id.partition("/")[0], known.kind, _run_of(known))
+                    unclear.setdefault(place, []).append(id)
+        for place, some in unclear.items():
+            with contextlib.suppress(NotNow, BackendError, Gone):  # then they are as they were, for now
+                if len(some) <= FEW:
+                    for id in some:
+                        self._look_at(place, id)
+                elif now - self._listed.get(place, -LOOK[1]) >= LOOK[1] * len(some) / 100:
+                    self._listed[place] = now
+                    self._look_at_all(place, some)
+
+    def _is_due(self, id: str, known: Known, now: float) -> bool:
+        going = _going(known)
+        looked, were = self._looked.get(id, (self._added[id] + LOOK[0] - LOOK[1], frozenset()))
+        return bool(going - were) or (len(going) == len(known.pods) and now - looked >= LOOK[1])
+
+    def _look_at(self, place: tuple[str, str, str], id: str) -> None:
+        namespace, kind, _ = place
+        going = _going(self._known[id])
+        job: Mapping[str, Any] | None
+        try:
+            job = self._api.ask("GET", f"{PATHS[kind].format(namespace)}/{id.partition('/')[2]}")
+        except Missing:
+            job = None
+        self._seen(id, kind, job, going)
+
+    def _look_at_all(self, place: tuple[str, str, str], ids: Collection[str]) -> None:
+        namespace, kind, run = place
+        going = {id: _going(self._known[id]) for id in ids}
+        listed, _ = self._api.list(PATHS[kind].format(namespace), labelSelector=f"{RUN}={run}")
+        there = {f"{namespace}/{item['metadata']['name']}": item for item in listed}
+        for id in ids:
+            self._seen(id, kind, there.get(id), going[id])
+
+    def _seen(self, id: str, kind: str, job: Mapping[str, Any] | None, going: frozenset[str]) -> None:
+        with self._lock:
+            known = self._known.get(id)
+            if known is not None:
+                self._looked[id] = (self._clock(), going)
+                known.gone = job is None
+                known.job = known.job if job is None else _slim(job, kind)
+
+
+def _is_going(pod: Mapping[str, Any]) -> bool:
+    return bool(pod.get("deleted") or pod["metadata"].get("deletionTimestamp"))
+
+
+def _going(known: Known) -> frozenset[str]:
+    """Its pods that are gone, or being taken down."""
+    return frozenset(uid for uid, pod in known.pods.items() if _is_going(pod))
 
 
 def _run_of(known: Known) -> str:
