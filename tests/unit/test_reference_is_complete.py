@@ -11,7 +11,7 @@ import pytest
 import upshift
 from upshift.backends.docker import options as containers
 from upshift.backends.local.backend import OPTIONS
-from upshift.backends.manners import MANNERS
+from upshift.backends.local.offers import MANNERS
 from upshift.cli import output
 from upshift.model.configuration import Configuration, Target
 from upshift.runtime.launch import seats

@@ -33,37 +33,16 @@ _FOR_TESTS = ("fake",)
 
 
 def open_backend(target: Target, *, store: str, sink: Sink) -> Backend:
-    """Open the backend of a target.
+    """Open the backend of a target; ``sink`` takes its events, from any thread.
 
-    Parameters
-    ----------
-    target
-        The target.
-    store
-        Address of the store.
-    sink
-        Takes the backend's events, from any thread.
-
-    Raises
-    ------
-    NotFound
-        No backend has this name.
-    ConfigError
-        An option of the target means nothing to it, or the package that has it cannot be imported.
-    MissingExtra
-        A package that it needs is not installed.
+    Raises ``NotFound`` where no backend has this name, ``ConfigError`` where an option of the target means
+    nothing to it or its package cannot be imported, ``MissingExtra`` where a package is not installed.
     """
     return _provider(target)(target, store=store, sink=sink)
 
 
 def capabilities_of(target: Target) -> Capabilities:
-    """What the backend of a target can honour.
-
-    Raises
-    ------
-    NotFound, ConfigError
-        As :func:`open_backend` does.
-    """
+    """What the backend of a target can honour. Raises as :func:`open_backend` does."""
     provider: type[Backend] = _provider(target)  # type: ignore[assignment]
     return provider.capabilities
 
@@ -71,10 +50,7 @@ def capabilities_of(target: Target) -> Capabilities:
 def settings_class(name: str) -> type | None:
     """The class of what ``settings={name: …}`` takes for a backend; None: it takes none, or there is none.
 
-    Raises
-    ------
-    ConfigError
-        The package that has the backend cannot be imported.
+    Raises ``ConfigError`` where the package that has the backend cannot be imported.
     """
     known = name in BUILT_IN or any(_registered(name))
     return getattr(_provider(Target(name=name, backend=name)), "settings", None) if known else None

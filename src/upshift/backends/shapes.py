@@ -96,22 +96,12 @@ class Fit(Generic[Node]):
 
     def devices(
         self,
-        models: Iterable[str | None],
-        holding: Callable[[Sequence[Device]], int],
+        models: Iterable[str | None],  # what the cluster calls the devices of nodes; None: it has not said
+        holding: Callable[[Sequence[Device]], int],  # how many nodes have these devices
         *,
-        added: Callable[[Wanted], tuple[Device, ...]] = lambda wanted: (),
+        added: Callable[[Wanted], tuple[Device, ...]] = lambda wanted: (),  # of nodes that are not there yet
     ) -> tuple[Device, ...]:
-        """The first alternative that enough nodes have, or else one node at least; none: no node has any.
-
-        Parameters
-        ----------
-        models
-            What the cluster calls the devices of its nodes; None: it has not said.
-        holding
-            How many nodes have these devices.
-        added
-            Devices that are what is wanted, of nodes that are not there yet.
-        """
+        """The first alternative that enough nodes have, or else one node at least; none: no node has any."""
         models = list(dict.fromkeys(models))
         for least in (1,) if self.unknown else dict.fromkeys((self.request.least_nodes, 1)):
             for wanted in self.request.alternatives:
@@ -124,30 +114,17 @@ class Fit(Generic[Node]):
 
     def spread(
         self,
-        able: Sequence[Node],
-        avoid: Iterable[str],
+        able: Sequence[Node],  # those with all that is asked for
+        avoid: Iterable[str],  # the names of nodes that are not to be used, if there are enough others
         *,
-        room: Callable[[Sequence[Node]], tuple[int, str]],
-        takes: Callable[[Node], bool] = lambda node: True,
-        hosts: int = 1,
+        room: Callable[[Sequence[Node]], tuple[int, str]],  # how many of them one job gets, and why not more
+        takes: Callable[[Node], bool] = lambda node: True,  # whether a node takes jobs now
+        hosts: int = 1,  # how many nodes its devices need
     ) -> tuple[int, list[str]]:
         """On how many nodes a job runs, and which it avoids: none where there would be too few without them.
 
         A job on a fixed number of nodes waits for some that are down; one that will do with fewer does not
         count on them.
-
-        Parameters
-        ----------
-        able
-            Nodes with all that is asked for.
-        avoid
-            Names of nodes that are not to be used, if there are enough others.
-        room
-            How many of some nodes one job gets, and why not more.
-        takes
-            Whether a node takes jobs now.
-        hosts
-            How many nodes its devices need.
         """
         request = self.request
         avoids = sorted({node.name for node in self.nodes}.intersection(avoid))

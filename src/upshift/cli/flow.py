@@ -40,13 +40,7 @@ _OF_ANY = {
 
 
 def main(flow: type[FlowSpec]) -> NoReturn:
-    """Do what was typed after ``python flow.py``.
-
-    Raises
-    ------
-    SystemExit
-        Always; the codes are those of ``upshift``.
-    """
+    """Do what was typed after ``python flow.py``, and exit with the codes of ``upshift``."""
     from upshift.runtime.usercode import modules as usercode
 
     arguments = sys.argv[1:]

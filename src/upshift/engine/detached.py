@@ -132,12 +132,7 @@ def submit(
 ) -> Run:
     """Have a run done, or finished, by an engine that is submitted; as :func:`~upshift.engine.run.execute`.
 
-    Gives the run as it is once the engine was taken.
-
-    Raises
-    ------
-    UpshiftError
-        It is refused, and nothing runs.
+    Gives the run as it is once the engine was taken. Raises ``UpshiftError`` where nothing runs.
     """
     now = time.time()
     with contextlib.ExitStack() as stack:

@@ -230,10 +230,7 @@ def exported(
 ) -> Iterator[Exported]:
     """Put what a pipeline needs into the bucket, for tasks that something else starts.
 
-    Raises
-    ------
-    UpshiftError
-        The tool cannot express something of it, or something that it needs is not there.
+    Raises ``UpshiftError`` where the tool cannot express something of it, or something is missing.
     """
     from upshift.code.engine_package import engine_package
     from upshift.code.packages import make_package

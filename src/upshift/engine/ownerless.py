@@ -114,10 +114,7 @@ def _waits(row: RunRow, engine: Detached, configuration: Configuration) -> str |
 def _why_lost(row: RunRow, engine: Detached, configuration: Configuration) -> str | None:
     """Why the engine does not work on the run, which nobody does; None: it may be about to, or is not known.
 
-    Raises
-    ------
-    UpshiftError
-        The target cannot be asked from here.
+    Raises ``UpshiftError`` where the target cannot be asked from here.
     """
     late = time.time() - engine.since > _SUBMITTING
     if engine.target is None:

@@ -85,17 +85,16 @@ def with_more_memory(
 
 
 def without_lost_nodes(
-    plan: GrantPlan, definition: StepDefinition, lost: str | None, *, project: str | None = None
+    plan: GrantPlan,
+    definition: StepDefinition,
+    lost: str | None,  # the node by which the last attempt failed; None: it is not known
+    *,
+    project: str | None = None,
 ) -> tuple[GrantPlan, str | None]:
     """The plan of the next attempt of a step on several nodes, and what is different then, in words.
 
     The place is looked at again. Where what is left is not enough, the attempt asks for what the last one
     had, and waits for it.
-
-    Parameters
-    ----------
-    lost
-        The name of the node by which the last attempt failed; None: it is not known.
     """
     request, backend = plan.request or definition.settings.resources, plan.place.backend
     avoid = (plan.avoid or frozenset()) | ({lost} if lost else frozenset())

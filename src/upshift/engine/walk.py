@@ -38,56 +38,36 @@ from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import Failure
 
 Grow = Callable[[str, Mapping[str, Artifact]], Sequence[Node]]
+"""The nodes that follow from what a node has made, by its name and outputs.
+
+Raises ``BlobMissing`` or ``BlobDamaged`` where that cannot be read.
+"""
 
 ROUNDS = 3
 """How often what a task needs is made once more, because it was lost, before the task fails."""
 
 
 class Walk:
-    """Walks a graph: which tasks are ready, and what follows from each that ends.
-
-    Parameters
-    ----------
-    graph
-        The graph.
-    truth
-        Reads the artifact that a ``when`` refers to.
-    grow
-        Gives the nodes that follow from what a node has made, by its name and outputs; None: this graph
-        does not grow. Raises BlobMissing or BlobDamaged where that cannot be read.
-
-    Attributes
-    ----------
-    ready
-        Tasks that may start and have not been taken from here.
-    changed
-        Tasks whose status changed; emptied by the reader.
-    sized
-        Nodes whose tasks were created; emptied by the reader.
-    closed
-        Nodes that ended without ever having tasks; emptied by the reader.
-    worst
-        The worst end of anything so far.
-
-    Raises
-    ------
-    GraphError
-        The nodes form a cycle, or one is mapped over what has no items.
-    """
+    """Walks a graph: which tasks are ready, and what follows from each that ends."""
 
     def __init__(
-        self, graph: Graph, *, truth: Callable[[Artifact], object], grow: Grow | None = None
+        self,
+        graph: Graph,
+        *,
+        truth: Callable[[Artifact], object],  # reads the artifact that a ``when`` refers to
+        grow: Grow | None = None,  # None: the graph does not grow
     ) -> None:
+        """Raises ``GraphError`` where nodes form a cycle, or one is mapped over what has no items."""
         self._graph = graph
         self._grow = grow
         self._left = 0
         self.nodes: dict[str, NodeState] = {}
         self._add(ordered(graph.nodes))
-        self.ready: deque[TaskState] = deque()
-        self.changed: list[TaskState] = []
-        self.sized: list[NodeState] = []
-        self.closed: list[NodeState] = []
-        self.worst = COMPLETED
+        self.ready: deque[TaskState] = deque()  # may start, and have not been taken from here
+        self.changed: list[TaskState] = []  # have another status; this and the next two the reader empties
+        self.sized: list[NodeState] = []  # have their tasks now
+        self.closed: list[NodeState] = []  # ended without ever having tasks
+        self.worst = COMPLETED  # the worst end of anything so far
         self._truth = truth
         self._redoing = 0
         self._stopped = False

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import refuse_options
-from upshift.backends.manners import MANNERS, manners
+from upshift.backends.local.offers import MANNERS, manners
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
 

@@ -27,8 +27,7 @@ from upshift.backends.base import (
 )
 from upshift.backends.local import link as links
 from upshift.backends.local.link import Link, ServerGone
-from upshift.backends.local.offers import ThisMachine, offer
-from upshift.backends.manners import MANNERS, manners
+from upshift.backends.local.offers import MANNERS, ThisMachine, manners, offer
 from upshift.errors import BackendError, ConfigError
 from upshift.model.configuration import Target
 from upshift.model.settings.sizes import format_size

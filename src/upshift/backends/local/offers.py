@@ -1,4 +1,4 @@
-"""What a request gets on this machine: as much of it as there is, and a word on the rest."""
+"""What a request gets on this machine, as much of it as there is; and how tasks wait for its accelerators."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.backends.base import Offer
+from upshift.errors import ConfigError
+from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
+from upshift.model.settings.spans import FORMS, parse_span
 from upshift.model.spec import Device, Hardware
 from upshift.model.spec.hardware import SUPERVISOR, Model, Shortfall, enforced
 from upshift.runtime.confine import host_facts
 from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.supervisor.devices.queue import WAIT
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.matching import Match
@@ -223,3 +227,25 @@ def _space(asked: int | None, what: str, folder: str, short: list[Shortfall]) ->
         )
     )
     return free
+
+
+MANNERS = ("device_wait", "busy_devices")
+"""Options that backends of this machine have for its accelerators."""
+
+
+def manners(target: Target) -> tuple[float, bool]:
+    """``device_wait`` in seconds, and whether ``busy_devices`` are used. Raises ``ConfigError``."""
+    options = target.options
+    wait, busy = options.get("device_wait"), options.get("busy_devices", "wait")
+    try:
+        seconds = WAIT if wait is None else parse_span(str(wait))
+    except ValueError:
+        raise ConfigError(
+            f"target {target.name!r}: device_wait = {wait!r} is invalid", fix=f"Write {FORMS}."
+        ) from None
+    if busy not in ("wait", "use"):
+        raise ConfigError(
+            f"target {target.name!r}: busy_devices = {busy!r} is invalid",
+            fix='Write "wait", until other programs have let go of a device, or "use", to work beside them.',
+        )
+    return seconds, busy == "use"
