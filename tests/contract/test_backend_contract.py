@@ -7,6 +7,7 @@ import pytest
 from contract_kit import BACKENDS, BUCKET, FENCED, KEEP_SECRETS, REAL, Ground, Watched
 
 from upshift.backends.base import Capabilities, Ended, LogGrew, Started
+from upshift.engine.targets import judge
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
@@ -282,6 +283,18 @@ def test_what_has_ended_cannot_be_attached_to(ground: Ground) -> None:
     ended = second.attach(handle, job)
     assert ended is not None and ended.handle == handle
     assert second.find(job) is None
+
+
+@pytest.mark.parametrize("ground", [*(name for name in BACKENDS if name != "fake"), BUCKET], indirect=True)
+def test_memory_beyond_what_was_granted_is_out_of_memory(watched: Watched) -> None:
+    request = {"memory": "200MB"}
+    offer = watched.asked(**request)
+    job = watched.ground.job("fill", request=ResourceSettings(**request), granted=offer.granted)
+    handle = watched.submit(job)
+    ended = watched.until(Ended, handle)
+    result = watched.ground.store.read_result(job.spec.task, 1)
+    failure = judge(job.spec.task, 1, result, ended).failure
+    assert failure is not None and failure.reason == "out-of-memory", failure
 
 
 @pytest.mark.parametrize("ground", [*FENCED, BUCKET], indirect=True)

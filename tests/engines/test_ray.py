@@ -399,13 +399,6 @@ def test_a_job_that_waits_can_be_cancelled_and_never_begins(
     assert other.ground.store.read_result(job.spec.task, 1) is None
 
 
-def test_memory_beyond_that_of_a_step_is_out_of_memory(watching: Callable[..., Watching]) -> None:
-    one = watching()
-    granted = one.watched.asked(memory="200MB").granted
-    failure = one.failure(*one.submit("fill", request=ResourceSettings(memory="200MB"), granted=granted))
-    assert failure.reason == "out-of-memory"
-
-
 def test_a_node_that_does_not_see_the_interpreter_says_so(
     watching: Callable[..., Watching], monkeypatch: pytest.MonkeyPatch
 ) -> None:
