@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -27,7 +28,7 @@ from upshift.runs.copying import check_store, copy_store
 from upshift.runs.stores import uploads
 from upshift.runs.stores.bucket_lease import BucketLease
 from upshift.runs.stores.exports import write_export
-from upshift.runs.stores.lease import Lease
+from upshift.runs.stores.lease import Lease, Time
 from upshift.runs.stores.publishing import Publisher
 from upshift.runtime.storage import condemned, replica
 from upshift.runtime.storage.condemned import CONDEMNED, IDLE, REMOVING, State, read_state, write_state
@@ -308,6 +309,19 @@ def test_a_run_at_work_stays_and_is_told(machine: Make) -> None:
         done = collect_bucket(here.store, None, forget=["r1"])
     assert done.live == {"r1"} and not done.removed.by_kind()
     assert "runs/r1/run.json" in keys(here.bucket)
+
+
+def test_an_engine_that_is_found_dead_is_not_waited_for(machine: Make) -> None:
+    """As ``upshift cancel`` and ``resume`` find it: nothing has come from it for the time of a lease."""
+    here = machine("here")
+    for run in ("r1", "r2"):
+        a_run(here.store, run)
+        here.publish(run)
+    here.bucket.put("leases/r2", json.dumps({"host": "gone", "pid": 1}).encode())
+    assert collect_bucket(here.store, None, forget=["r1"]).waiting == {"r2"}
+    beats = itertools.count(step=20.0)
+    Lease("r2", here.store.address, time=Time(lambda: next(beats), lambda seconds: None)).release()
+    assert count(collect_bucket(here.store, None))["values"] == TASKS
 
 
 def test_ages_are_by_the_clock_of_the_bucket_alone(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
