@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import re
 import socket
 import ssl
+import tarfile
 import threading
 from collections.abc import Mapping
 from email.message import Message
@@ -179,6 +181,15 @@ class StandInRegistry:
 
     def tags(self, repository: str) -> list[str]:
         return sorted(tag for name, tag in self.manifests if name == repository and ":" not in tag)
+
+
+def layer_with_python() -> bytes:
+    """What is looked at to see that an image has a Python."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name in ("usr/local/bin/python3", "usr/local/lib/python3.11/os.py"):
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    return content.getvalue()
 
 
 class _Server(ThreadingHTTPServer):

@@ -14,6 +14,7 @@ from image_kit import ImageMaker, containers_removed
 from registries import LoopbackRegistry
 
 from buckets import KEYS, BucketHere
+from kubeflow_here import Local, kubeflow_here
 from project import Project
 from upshift.images.containers.engine import ContainerEngine
 
@@ -32,6 +33,7 @@ class Kubeflow:
     python: Path
     environment: dict[str, str]
     root: Path
+    store: str
 
     def export(self, *arguments: str) -> Path:
         """A pipeline as a file."""
@@ -100,7 +102,7 @@ options = {{ image = "{image}" }}
         header="",
     )
     with containers_removed(docker, session_label):
-        yield Kubeflow(project, python, environment, tmp_path / "kfp")
+        yield Kubeflow(project, python, environment, tmp_path / "kfp", f"{bucket.address}/team")
 
 
 def statuses(run: dict[str, Any]) -> dict[str, list[str]]:
@@ -291,10 +293,29 @@ def test_the_sdk_of_kubeflow_reads_what_is_written_for_it(python: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_a_target_of_kubeflow_refuses_single_steps(kubeflow: Kubeflow) -> None:
-    kubeflow.project.write(FUNCTIONS, header="")
-    refused = kubeflow.project.upshift("run", "pipeline.py", "--on", "kf", expect=2, timeout=LONG)
+def test_single_steps_are_refused(kubeflow: Kubeflow) -> None:
+    kubeflow.project.write(FUNCTIONS.replace("@step\ndef load", '@step(on="kf")\ndef load'), header="")
+    file = kubeflow.project.folder / "upshift.toml"
+    file.write_text(f'store = "{kubeflow.store}"\n{file.read_text()}')
+    refused = kubeflow.project.upshift("run", "pipeline.py", expect=2, timeout=LONG)
     assert "takes whole pipelines" in refused.err
-    assert "upshift export kubeflow FILE --on kf" in refused.err
+    assert "upshift run FILE --on kf" in refused.err
     planned = kubeflow.project.upshift("plan", "pipeline.py", "--on", "kf", timeout=LONG)
     assert "kf (kubeflow)" in planned.out
+
+
+def test_a_run_is_submitted_and_followed(kubeflow: Kubeflow) -> None:
+    kubeflow.project.write(FUNCTIONS, header="")
+    program = HERE / "run_kubeflow.py"
+    local = Local(kubeflow.python, program, kubeflow.environment, str(kubeflow.root))
+    file = kubeflow.project.folder / "upshift.toml"
+    with kubeflow_here(local) as server:
+        file.write_text(file.read_text().replace("options = {", f'options = {{ host = "{server.address}",'))
+        said = kubeflow.project.upshift("run", "pipeline.py", "--on", "kf", "-p", "factor=5", timeout=LONG)
+        (run,) = server.runs
+        assert server.runs[run]["state"] == "SUCCEEDED", server.printed[run]
+    assert "loading 3" in said.out
+    assert "complain: skipped" in said.err
+    shown = kubeflow.latest()
+    assert (shown["id"], shown["status"]) == (run, "completed")
+    assert statuses(shown)["score"] == ["completed"] * 3

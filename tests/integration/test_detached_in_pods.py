@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ from buckets import KEYS, BucketHere
 from kubernetes_scripted import Scripted, scripted
 from project import Project
 from skypilot_here import sky_stand_in
-from stand_in_registry import StandInRegistry
+from stand_in_registry import StandInRegistry, layer_with_python
 
 WAITS = """
     import os, time
@@ -56,15 +54,6 @@ def registry() -> Iterator[StandInRegistry]:
     with StandInRegistry() as made:
         made.add("python", "3.11", layers=(layer_with_python(),))
         yield made
-
-
-def layer_with_python() -> bytes:
-    """What is looked at to see that an image has a Python."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        for name in ("usr/local/bin/python3", "usr/local/lib/python3.11/os.py"):
-            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-    return content.getvalue()
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ def export(
     """
     from upshift.authoring.project import code_of
     from upshift.authoring.running import as_graph_errors, merged, source_of
+    from upshift.backends.registry import open_backend
     from upshift.engine.exported import TOOLS
     from upshift.model.configuration import load_configuration
     from upshift.runtime.storage.store import open_direct
@@ -50,7 +51,9 @@ def export(
     configuration = load_configuration()
     options = merged(pipeline, options)
     options = attrs.evolve(options, target=options.target or _only_target(configuration, tool))
-    address = configuration.store_address(configuration.target(options.target))
+    target = configuration.target(options.target)
+    address = configuration.store_address(target)
+    open_backend(target, store=address, sink=lambda event: None).close()  # before the bucket is asked
     store = open_direct(address, **configuration.store_options)
     if store.replica is not None:
         store.replica.prepare()
@@ -65,8 +68,7 @@ def export(
             options=options,
             store=store,
             announce=announce,
-            tell=lambda progress: None,
-        )
+        ).text
 
 
 def _only_target(configuration: Configuration, backend: str) -> str:

@@ -92,6 +92,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.model.configuration import load_configuration
     from upshift.runs.catalog.detached import KEY, awaits_engine
     from upshift.runs.catalog.rebuild import known_run, open_catalog
+    from upshift.runs.catalog.standing import ORCHESTRATOR
     from upshift.runs.history.runs import get_run
     from upshift.runs.stores.publishing import publish_left
     from upshift.runtime.storage.store import open_store
@@ -102,6 +103,11 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
         row = known_run(ref, catalog, configuration)
     finally:
         catalog.close()
+    if ORCHESTRATOR in row.source:
+        from upshift.engine.orchestrated import retry  # other runs have an engine
+
+        detach = bool(changes.pop("detach", None))
+        return retry(row, configuration, progress, detach=detach, same_code=same_code, **changes)
     store = open_store(row.store, **configuration.store_options)
     if row.status == "completed":
         publish_left(store, progress.notice)
@@ -126,7 +132,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
 
             confirm_free(row, configuration)
         source = {name: said for name, said in source.items() if name != KEY}
-        return doer(settled)(
+        return doer(settled, configuration)(
             graph,
             code=code,
             source={**source, "run": remembered(asked, settled)},

@@ -11,6 +11,7 @@ import attrs
 from upshift.authoring.callee import named
 from upshift.authoring.options import checked_tags
 from upshift.authoring.project import code_of, file_of, places_of
+from upshift.backends.registry import capabilities_of, open_backend
 from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions
 from upshift.engine.run import execute
@@ -19,7 +20,7 @@ from upshift.model.configuration import load_configuration
 from upshift.model.home import recordable, working_folder
 from upshift.model.spec.codec import encode
 from upshift.report.display import make_progress
-from upshift.runtime.storage.store import open_store
+from upshift.runtime.storage.store import open_direct, open_store
 from upshift.runtime.usercode import modules as usercode
 from upshift.runtime.usercode.shadowing import advice
 from upshift.runtime.usercode.tracebacks import raised_by, user_line, user_text
@@ -65,11 +66,11 @@ def start(
         Before anything has run; or RunFailed, with ``.run``.
     """
     asked = options or RunOptions()
-    settled, configuration, store = prepared(pipeline, asked)
+    settled, configuration, store = prepared(pipeline, asked, runs=True)
     with store.claims.held():
         graph = pipeline.build(arguments, store)
         with watched(progress) as watcher:
-            return doer(settled)(
+            return doer(settled, configuration)(
                 graph,
                 code=code_of(pipeline.callee.function),
                 source={
@@ -84,8 +85,12 @@ def start(
             )
 
 
-def doer(options: RunOptions) -> Callable[..., Run[Any]]:
-    """What does a run: an engine in this process, or what submits one."""
+def doer(options: RunOptions, configuration: Configuration) -> Callable[..., Run[Any]]:
+    """What does a run: an engine in this process, what submits one, or what has a tool do all of it."""
+    if is_tools(configuration, options.target):
+        from upshift.engine import orchestrated
+
+        return orchestrated.execute
     if not options.detach:
         return execute
     from upshift.engine.detached import submit
@@ -133,6 +138,7 @@ def plan(
             announce=announce,
             code_named=look_up(*places_of(pipeline.callee.function)),
             scripts=scripts,
+            source=source_of(pipeline),
         )
 
 
@@ -180,13 +186,26 @@ def images_of(
             yield images
 
 
-def prepared(pipeline: Runnable, options: RunOptions) -> tuple[RunOptions, Configuration, Store]:
-    """How and where a pipeline is to be run, before its graph is built."""
+def prepared(
+    pipeline: Runnable, options: RunOptions, *, runs: bool = False
+) -> tuple[RunOptions, Configuration, Store]:
+    """How and where a pipeline is to be run, before its graph is built; ``runs``: not only planned."""
     usercode.adopt_main()  # before values are saved: their classes must be those that a worker knows
     options = merged(pipeline, options)
     configuration = load_configuration()
     address = configuration.store_address(configuration.target(options.target))
-    return options, configuration, open_store(address, **configuration.store_options)
+    if not runs or not is_tools(configuration, options.target):
+        return options, configuration, open_store(address, **configuration.store_options)
+    open_backend(configuration.target(options.target), store=address, sink=lambda event: None).close()
+    store = open_direct(address, **configuration.store_options)
+    if store.replica is not None:
+        store.replica.prepare()
+    return options, configuration, store
+
+
+def is_tools(configuration: Configuration, target: str | None) -> bool:
+    """Whether a target's tool runs whole pipelines by itself."""
+    return not capabilities_of(configuration.target(target)).steps
 
 
 @contextmanager

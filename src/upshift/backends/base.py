@@ -54,7 +54,8 @@ class Capabilities:
     buckets
         Whether its nodes work with a store in a bucket by themselves, and not through this machine's copy.
     steps
-        Whether it takes single steps; else it takes whole pipelines, with ``upshift export``.
+        Whether it takes single steps; else its tool runs whole pipelines, as its ``orchestrator``
+        (:mod:`upshift.backends.orchestrator`).
     """
 
     fields: frozenset[str]

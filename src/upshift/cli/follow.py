@@ -22,6 +22,7 @@ from upshift.model.spec.task import TaskId
 from upshift.report.terminal.streams import cleaned, label
 from upshift.runs.catalog.detached import Detached
 from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.elsewhere import elsewhere
 from upshift.runtime.storage.files import exists
@@ -156,7 +157,8 @@ class _Follower:
 
     def _is_left(self) -> bool:
         """Whether no engine is at work on the run, nor is going to be."""
-        if self._run.row.status == "pending" and time.monotonic() >= self._ask_at:
+        asks = self._run.row.status == "pending" or ORCHESTRATOR in self._run.row.source
+        if asks and time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + ASK
             self._run = found(self._run.id)
         return self._run.interrupted

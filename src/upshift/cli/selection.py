@@ -77,7 +77,7 @@ def found(run: str) -> Run:
 
     configuration = load_configuration()
     one = get_run(run, configuration)
-    if one.row.status in ("pending", "interrupted"):
+    if one.row.status in ("pending", "running", "interrupted"):
         with contextlib.closing(open_catalog(configuration)) as catalog:
             asked = settle([one.row], catalog, configuration)
         one = get_run(one.id, configuration) if asked else one
@@ -85,8 +85,15 @@ def found(run: str) -> Run:
 
 
 def settle(rows: Sequence[RunRow], catalog: Catalog, configuration: Configuration) -> bool:
-    """Record why detached runs have lost their engines; False: there is nothing to find out."""
+    """Record why detached runs have lost their engines, and what tools have ended; False: there are none."""
     from upshift.runs.catalog.detached import Detached
+    from upshift.runs.catalog.standing import ORCHESTRATOR
+
+    others = [row for row in rows if ORCHESTRATOR in row.source and row.status in ("pending", "running")]
+    if others:
+        from upshift.engine import tool_runs  # other runs need no tool here
+
+        tool_runs.settle(others, catalog, configuration)
 
     engines = [(row, Detached.of(row)) for row in rows if row.status in ("pending", "interrupted")]
     open_ = [row for row, engine in engines if engine is not None and engine.lost is None]
@@ -94,7 +101,7 @@ def settle(rows: Sequence[RunRow], catalog: Catalog, configuration: Configuratio
         from upshift.engine import ownerless  # other runs need no engine here
 
         ownerless.settle(open_, catalog, configuration)
-    return bool(open_)
+    return bool(open_ or others)
 
 
 def log_files(

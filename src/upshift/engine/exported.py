@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,11 @@ import attrs
 
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
+from upshift.engine.images import IMAGE, MadeImage
 from upshift.engine.offers import Proposal
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.targets import OpenBackend
+from upshift.engine.traveling import make_images
 from upshift.errors import RequestRefused, StoreError, UpshiftError, UsageError, together
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, Node, expansion, needs, ordered
@@ -39,7 +42,8 @@ from upshift.runtime.storage.replica import blob_key
 from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
-    from upshift.images.base import Announce, Image, Tell
+    from upshift.images.base import Announce, Image
+    from upshift.images.preparing import Prepared
 
 MODULE = "upshift.cli.one_step"
 """What pods start."""
@@ -81,6 +85,7 @@ class Exported:
     """A pipeline that is in the bucket, and how its tasks are started there."""
 
     order: Order
+    digest: str  # of the order, by which pods find it
     found: Prospect
     environment: Mapping[str, str]
     words: tuple[str, ...]  # what follows the interpreter on each command line
@@ -104,6 +109,20 @@ class Exported:
         """The image that a step runs in."""
         return _image_of(step, self.order.steps[step], self.found)
 
+    def written(self, text: str, documents: Sequence[Mapping[str, Any]] = ()) -> Written:
+        """The same in the form of a tool."""
+        return Written(order=self.order, digest=self.digest, documents=tuple(documents), text=text)
+
+
+@attrs.frozen(kw_only=True)
+class Written:
+    """A pipeline in the form of a tool, and what its tasks are told."""
+
+    order: Order
+    digest: str
+    documents: tuple[Mapping[str, Any], ...]
+    text: str
+
 
 Refuse = Callable[[Graph], None]
 """Raises what of a graph a tool cannot express."""
@@ -115,9 +134,9 @@ def export_kubeflow(
     source: Mapping[str, Any],
     store: Store,
     **said: Any,  # what :func:`exported` takes beside them
-) -> str:
+) -> Written:
     """Put what a pipeline needs into the bucket, and give it as Kubeflow has pipelines."""
-    from upshift.backends.kubeflow.pipeline import pipeline_of, refuse_inexpressible
+    from upshift.backends.kubeflow.pipeline import pipeline_of, refuse_inexpressible, text_of
     from upshift.backends.kubeflow.pods import Pod
 
     params = _settable(graph, store)
@@ -147,10 +166,11 @@ def export_kubeflow(
         own = getattr(made.found.places[None].backend, "options", {})
         end = Pod(image=first.image, command=first.command, environment=made.environment, settings=own)
         description = f"Exported by Upshift from {source.get('file')}"
-        return pipeline_of(made.graph, pods, end, params=params, description=description)
+        documents = pipeline_of(made.graph, pods, end, params=params, description=description)
+        return made.written(text_of(documents), documents)
 
 
-def export_skypilot(graph: Graph, *, source: Mapping[str, Any], **said: Any) -> str:
+def export_skypilot(graph: Graph, *, source: Mapping[str, Any], **said: Any) -> Written:
     """Put what a pipeline needs into the bucket, and give it as a chain of SkyPilot's tasks."""
     from upshift.backends.skypilot.backend import SkyPilotBackend
     from upshift.backends.skypilot.pipeline import Link, pipeline_of, refuse_inexpressible
@@ -175,7 +195,7 @@ def export_skypilot(graph: Graph, *, source: Mapping[str, Any], **said: Any) -> 
             )
             for name, step in chain_of(made.graph)
         ]
-        return pipeline_of(made.graph.pipeline, links, file=str(source.get("file")))
+        return made.written(pipeline_of(made.graph.pipeline, links, file=str(source.get("file"))))
 
 
 TOOLS = {"kubeflow": export_kubeflow, "skypilot": export_skypilot}
@@ -224,18 +244,17 @@ def exported(
     options: RunOptions,
     store: Store,  # that of the target, opened as nodes do; what the graph names is there
     params: Mapping[str, Any],
-    tell: Tell,
     announce: Announce | None = None,
     open_backend: OpenBackend = open_registered,
+    planned: Prospect | None = None,  # what it would get, if nothing is to be made or put anywhere
 ) -> Iterator[Exported]:
     """Put what a pipeline needs into the bucket, for tasks that something else starts.
 
     Raises ``UpshiftError`` where the tool cannot express something of it, or something is missing.
     """
-    from upshift.code.engine_package import engine_package
-    from upshift.code.packages import make_package
-    from upshift.code.runtime_package import bootstrap
-
+    if planned is not None:
+        yield _sketch(planned, backend, refuse, code=code, source=source, options=options, params=params)
+        return
     with prospects(
         graph,
         configuration,
@@ -246,38 +265,79 @@ def exported(
         builds=True,
         open_backend=open_backend,
     ) as found:
-        graph = attrs.evolve(found.graph, sources={})
-        problem = together([*found.problems, *_elsewhere(found, backend)])
-        if problem is not None:
-            raise problem
-        refuse(graph)
-        made = {name: prepared.make(tell) for name, prepared in found.images.prepared.items()}
-        package = (
-            code.package or make_package(Path(code.project), store, exclude=secret_files(code.project)).digest
-        )
-        order = Order(
-            graph=graph,
-            steps={name: _step(one, made.get(name)) for name, one in found.offered.items()},
-            code=attrs.evolve(code, package=package),
-            runtime=engine_package(store),
-            target=found.target,
-            store=store.name,
-            options={"durability": store.durability, "verify": store.verify},
-            source={name: encode(value) for name, value in source.items()},
-            params=params,
-            user=options.user or user_name(),
-            tags=options.tags,
-        )
-        written = to_json(order)
-        digest, _ = store.put(written, algorithm="sha256")  # which any Python can compare
-        write_export(store, digest, written)
-        package_of_engine = f"{store.name}/{blob_key(order.runtime)}"
-        yield Exported(
-            order=order,
-            found=found,
-            environment={} if store.replica is None else store.replica.objects.environment,
-            words=("-Sc", bootstrap(store.name), package_of_engine, "-m", MODULE, store.name, digest),
-        )
+        _refuse(found, backend, refuse)
+        made = make_images(found.images, announce or (lambda text: None))
+        yield _laid_out(found, made, store, code=code, source=source, options=options, params=params)
+
+
+def _refuse(found: Prospect, backend: str, refuse: Refuse) -> None:
+    problem = together([*found.problems, *_elsewhere(found, backend)])
+    if problem is not None:
+        raise problem
+    refuse(found.graph)
+
+
+def _sketch(found: Prospect, backend: str, refuse: Refuse, **said: Any) -> Exported:
+    """What an export would put into the bucket, put into a folder that goes at once: digests are the same."""
+    _refuse(found, backend, refuse)
+    made = {name: _image_to_be(one) for name, one in found.images.prepared.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        return _laid_out(found, made, Store(Path(folder)), **said)
+
+
+def _image_to_be(prepared: Prepared) -> Image:
+    """The image that a run would make, or find."""
+    from upshift.images.base import Image  # which only a sketch makes up
+
+    image, parent = prepared.image, prepared.parent
+    if image is None:
+        return Image(reference=IMAGE, recipe="", user=prepared.ingredients.recipe.user)
+    if parent is not None and image.reference == parent.pinned:  # as it is, with the Python on its own PATH
+        return attrs.evolve(image, interpreter=None)
+    return image
+
+
+def _laid_out(
+    found: Prospect,
+    made: Mapping[str, Image | MadeImage],
+    put: Store,  # where to put it
+    *,
+    code: Code,
+    source: Mapping[str, Any],
+    options: RunOptions,
+    params: Mapping[str, Any],
+) -> Exported:
+    """Put code, engine and order somewhere, and say how tasks start that find them in the run's store."""
+    from upshift.code.engine_package import engine_package
+    from upshift.code.packages import make_package
+    from upshift.code.runtime_package import bootstrap
+
+    store = found.store
+    package = code.package or make_package(Path(code.project), put, exclude=secret_files(code.project)).digest
+    order = Order(
+        graph=attrs.evolve(found.graph, sources={}),
+        steps={name: _step(one, made.get(name)) for name, one in found.offered.items()},
+        code=attrs.evolve(code, package=package),
+        runtime=engine_package(put),
+        target=found.target,
+        store=store.name,
+        options={"durability": store.durability, "verify": store.verify},
+        source={name: encode(value) for name, value in source.items()},
+        params=params,
+        user=options.user or user_name(),
+        tags=options.tags,
+    )
+    written = to_json(order)
+    digest, _ = put.put(written, algorithm="sha256")  # which any Python can compare
+    write_export(put, digest, written)
+    package_of_engine = f"{store.name}/{blob_key(order.runtime)}"
+    return Exported(
+        order=order,
+        digest=digest,
+        found=found,
+        environment={} if store.replica is None else store.replica.objects.environment,
+        words=("-Sc", bootstrap(store.name), package_of_engine, "-m", MODULE, store.name, digest),
+    )
 
 
 _TITLES = {"kubeflow": "Kubeflow", "skypilot": "SkyPilot"}
@@ -306,7 +366,7 @@ def _elsewhere(found: Prospect, backend: str) -> list[UpshiftError]:
     return wrong
 
 
-def _step(proposal: Proposal, image: Image | None) -> StepOrder:
+def _step(proposal: Proposal, image: Image | MadeImage | None) -> StepOrder:
     granted = proposal.offer.granted
     assert granted is not None  # else it was refused
     return StepOrder(

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -18,7 +18,7 @@ from upshift.backends.base import Job
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.clock import Clock, SystemClock
-from upshift.engine.images import origins_of
+from upshift.engine.images import IMAGE, origins_of
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.offers import GrantPlan, grant_plans
 from upshift.engine.prospects import Prospect, prospects
@@ -67,6 +67,7 @@ def make_plan(
     open_backend: OpenBackend = open_registered,
     clock: Clock | None = None,
     scripts: bool = False,
+    source: Mapping[str, Any] | None = None,  # where the pipeline comes from; None: nothing is known of it
 ) -> Plan:
     """What :func:`upshift.engine.run.execute` would do; with the ``scripts`` that it would submit."""
     with (
@@ -89,7 +90,11 @@ def make_plan(
         planned_code, problem = _code(code, found)
         launcher = launcher_missing(found, forecasts)
         planned = [_step(nodes[name], position, found, one) for name, one in forecasts.items()]
-        if scripts:
+        document = None
+        if scripts and not found.places[None].backend.capabilities.steps:
+            said = {"configuration": configuration, "options": options, "store": found.store}
+            document = _document(found, code=code, source=source or {}, **said)
+        elif scripts:
             drafts = _Drafts(found, code)
             planned = [attrs.evolve(step, scripts=drafts.of(step, forecasts[step.name])) for step in planned]
         return Plan(
@@ -102,7 +107,17 @@ def make_plan(
             code=planned_code,
             refusals=(*found.problems, *filter(None, (launcher, problem))),
             to_come=tuple(name for name in graph.used if name not in {node.step for node in graph.nodes}),
+            document=document,
         )
+
+
+def _document(found: Prospect, **said: Any) -> str | None:
+    """The whole pipeline in the form of the target's tool; None: it would be refused."""
+    if found.problems:
+        return None
+    from upshift.engine.exported import TOOLS  # other targets have no such form
+
+    return TOOLS[found.target.backend](found.graph, planned=found, **said).text
 
 
 def _step(node: Node, position: Mapping[str, int], found: Prospect, forecast: Forecast) -> PlannedStep:
@@ -191,8 +206,6 @@ def _code(code: Code, found: Prospect) -> tuple[PlannedCode, UsageError | None]:
 
 RUN = "RUN"
 """What stands for the id of a run that nobody has started."""
-IMAGE = "IMAGE"
-"""What stands for an image that nobody has made, or looked for."""
 
 
 class _Drafts:

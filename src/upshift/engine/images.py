@@ -28,6 +28,10 @@ OF_DOCKER = "docker."
 """What the origins of fields of the image's settings are found under."""
 
 
+IMAGE = "IMAGE"
+"""What stands for an image that nobody has made, or looked for."""
+
+
 @attrs.frozen(kw_only=True)
 class MadeImage:
     """An image that was made before the engine was submitted, which then asks no registry."""

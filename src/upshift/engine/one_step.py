@@ -27,15 +27,25 @@ from upshift.engine.offers import GrantPlan
 from upshift.engine.schedule import Demand
 from upshift.engine.specs import Shipped, Specs
 from upshift.engine.targets import OpenTarget, fence
-from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, SKIPPED, TaskState, task_inputs, why_skipped
+from upshift.engine.tasks import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    RUNNING,
+    SKIPPED,
+    TaskState,
+    task_inputs,
+    why_skipped,
+)
 from upshift.engine.walk import Walk
 from upshift.errors import GraphError, StoreError
 from upshift.images.base import Image
 from upshift.model.graph import FOREACH, FlowShape, Graph, expansion, needs
+from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.codec import encode, from_json, to_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.runs.catalog.endings import NAME, Ending
-from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
+from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
 from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.records import growth_of
 from upshift.runs.stores.lease import here
@@ -43,6 +53,7 @@ from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.replica import side_by_side
 from upshift.runtime.storage.store import Store
 
+_LOST = Failure(reason="infrastructure", message="its pod has gone without a result")
 Compose = Callable[[], Graph]
 """Makes the graph anew, with the parameters of the run."""
 
@@ -75,10 +86,18 @@ class OneStep:
         self._run = run
         self._listed: dict[str, Mapping[int, Sequence[int]]] = {}
         self._known: dict[TaskId, dict[int, TaskResult | None]] = {}
+        self._lost = _LOST
 
-    def begin(self, compose: Compose | None) -> None:
-        """See that the run is on record; ``compose`` where its parameters are not those of the export."""
-        if self.store.read_record(self._run, "run.json") is not None:
+    def begin(self, compose: Compose | None, *, submitted: Mapping[str, str] | None = None) -> None:
+        """See that the run is on record; ``compose`` where its parameters are not those of the export.
+
+        ``submitted``: whoever submits it says where it is; nothing of it runs here.
+        """
+        recorded = self.store.read_record(self._run, "run.json")
+        if recorded is not None:
+            row = from_json(RunRow, recorded)
+            if row.status not in UNFINISHED:  # it is tried again
+                self._write(attrs.evolve(row, status=RUNNING, ended=None))
             return
         graph = self._order.graph if compose is None else compose()
         if compose is not None:
@@ -97,17 +116,21 @@ class OneStep:
             source={
                 **self._order.source,
                 "code": encode(self._order.code),
-                "engine": here(),
+                "engine": here()
+                if submitted is None
+                else {"host": self._order.target.name, "home": self._run},
                 # What a run names stays in the store, and so does what the next one of the same file needs.
                 ORCHESTRATOR: {
                     "name": self._order.target.backend,
                     "order": self._digest,
                     "engine": self._order.runtime,
+                    **(submitted or {}),
                 },
             },
             params={name: encode(artifact) for name, artifact in graph.params.items()},
         )
-        self.store.create_record(self._run, "run.json", to_json(row))
+        if not self.store.create_record(self._run, "run.json", to_json(row)) and submitted is not None:
+            self._write(row)  # a pod was faster, and does not know where
 
     def prepare(self, node: str, at: Sequence[int], caught: Failure | None = None) -> Prepared:
         """What is to be done for a node, in these items of the loops around it.
@@ -171,13 +194,14 @@ class OneStep:
             )
         return json.dumps(value) if kind == "flag" else str(value)
 
-    def end(self) -> str:
-        """Record how the run ended; gives its status."""
+    def end(self, lost: Failure | None = None) -> str:
+        """Record how the run ended; gives its status. ``lost``: what became of tasks that left no result."""
+        self._lost = lost or _LOST
         walk = self._walk(self._graph())
         while walk.ready:
             tasks = list(walk.ready)
             walk.ready.clear()
-            self._settle(walk, tasks, failures=True)
+            self._settle(walk, tasks, failures=True, unstarted=lost)
         walk.stop()
         states = [task for state in walk.nodes.values() for task in state.tasks]
         status = COMPLETED if walk.went_well else walk.worst
@@ -189,8 +213,11 @@ class OneStep:
             attempts=tuple(attempt for task in states for attempt in self._attempts(task)),
         )
         self.store.write_record(self._run, NAME, to_json(ending))
-        self.store.write_record(self._run, "run.json", to_json(row))
+        self._write(row)
         return status
+
+    def _write(self, row: RunRow) -> None:
+        self.store.write_record(self._run, "run.json", to_json(row))
 
     # -- the walk ----------------------------------------------------------------------------------
 
@@ -222,7 +249,14 @@ class OneStep:
             self._settle(walk, [one for one in tasks if matters(one)])
         return walk, task_of(walk, name, at), False
 
-    def _settle(self, walk: Walk, tasks: Sequence[TaskState], *, failures: bool = False) -> None:
+    def _settle(
+        self,
+        walk: Walk,
+        tasks: Sequence[TaskState],
+        *,
+        failures: bool = False,
+        unstarted: Failure | None = None,
+    ) -> None:
         """Have the walk know what became of tasks; those of which nothing is known stay as they are."""
         self._read_all([self._id(task) for task in tasks])
         for task in tasks:
@@ -230,8 +264,8 @@ class OneStep:
             done = next((one for one in tries.values() if one is not None and one.status == COMPLETED), None)
             if done is not None:
                 walk.completed(task, done.outputs, degraded=done.degraded)
-            elif failures and tries:
-                failure = _failure(list(tries.values())[-1])
+            elif failures and (tries or unstarted is not None):
+                failure = self._failure([None, *tries.values()][-1])
                 (walk.cancelled(task) if failure.reason == CANCELLED else walk.failed(task, failure))
 
     def _read_all(self, tasks: Sequence[TaskId]) -> None:
@@ -261,25 +295,37 @@ class OneStep:
             if result is None:
                 fence(self.store, task, number)
                 result = self.store.read_result(task, number)
-            found.append(_failure(result))
+            found.append(self._failure(result))
         return found
 
     def _attempts(self, task: TaskState) -> Iterator[AttemptRow]:
-        """Those attempts of a task that left no result; where there is none at all, why it has failed."""
+        """Attempts of a task of which their results do not tell all; if there are none, why it failed."""
         target, tries = self._order.target, self._tries(self._id(task))
-        lost = {number: _failure(None) for number, result in tries.items() if result is None}
+        lost = {
+            number: self._failure(result)
+            for number, result in tries.items()
+            if result is None or self._is_cancelled(result)
+        }
         if not tries and task.failure is not None:
             lost = {1: task.failure}
         for number, failure in lost.items():
-            yield AttemptRow(
-                task=self._id(task),
-                number=number,
-                status=FAILED,
-                reason=failure.reason,
-                target=target.name,
-                backend=target.backend,
-                failure=failure,
+            result, status = tries.get(number), CANCELLED if failure.reason == CANCELLED else FAILED
+            row = AttemptRow(
+                task=self._id(task), number=number, status=status, target=target.name, backend=target.backend
             )
+            known = row if result is None else attempt_of(result)
+            yield attrs.evolve(known, status=status, reason=failure.reason, failure=failure)
+
+    def _failure(self, result: TaskResult | None) -> Failure:
+        """Why an attempt that has not completed has failed."""
+        if result is None or result.failure is None or self._is_cancelled(result):
+            return self._lost
+        return result.failure
+
+    def _is_cancelled(self, result: TaskResult) -> bool:
+        """Whether its pod was told to stop because the run was terminated, which no pod can know."""
+        known = result.failure
+        return known is not None and known.reason == STOPPED and self._lost.reason == CANCELLED
 
     def _id(self, task: TaskState) -> TaskId:
         return TaskId(run=self._run, step=task.node.node.name, index=task.index)
@@ -309,12 +355,6 @@ class OneStep:
         )
         image = Image(reference=step.image or "", recipe="", interpreter=step.interpreter, user=step.user)
         return specs, plan, image
-
-
-def _failure(result: TaskResult | None) -> Failure:
-    """Why an attempt that has not completed has failed."""
-    known = None if result is None else result.failure
-    return known or Failure(reason="infrastructure", message="its pod has gone without a result")
 
 
 def task_of(walk: Walk, name: str, at: Sequence[int]) -> TaskState | None:

@@ -21,7 +21,7 @@ from upshift.engine.control import ask
 from upshift.engine.recovery import is_at, take_over
 from upshift.engine.targets import fence, rejoin
 from upshift.engine.tasks import CANCELLED, PENDING, RUNNING
-from upshift.errors import BackendError, RunOwned, StoreError, StoreUnavailable, UpshiftError, UsageError
+from upshift.errors import BackendError, RunOwned, StoreError, StoreUnavailable, UpshiftError
 from upshift.model.configuration import UNCONFIGURED, Configuration, Target
 from upshift.model.spec.codec import to_json
 from upshift.model.spec.task import Failure, TaskId
@@ -158,10 +158,9 @@ def cancel(ref: str, configuration: Configuration) -> str:
     with contextlib.closing(open_catalog(configuration)) as catalog:
         row = known_run(ref, catalog, configuration)
         if ORCHESTRATOR in row.source and row.status in _UNFINISHED:
-            raise UsageError(
-                f"run {row.id} is one of {row.source[ORCHESTRATOR]['name']}, whose pods nobody here can stop",
-                fix="Terminate it there.",
-            )
+            from upshift.engine import tool_runs  # engines do all other runs
+
+            return tool_runs.cancel(row, configuration)
         try:
             with Lease(row.id, row.store) as lease:
                 store = open_store(row.store, **configuration.store_options)

@@ -105,7 +105,7 @@ def takes_no_steps(found: Prospect) -> RequestRefused | None:
             name = place.target.name
             return RequestRefused(
                 f"target {name!r} takes whole pipelines, and no step by itself",
-                fix=f"Give it the pipeline: upshift export {place.backend.name} FILE --on {name}",
+                fix=f"Give it the whole pipeline: upshift run FILE --on {name}",
             )
     return None
 

@@ -120,7 +120,7 @@ def make_images(images: StepImages, tell: Callable[[str], None]) -> dict[str, Ma
 
             def begin(progress: Progress, name: str = name, told: list[Progress] = told) -> None:
                 if not told:
-                    tell(f"making the image of {name}, which the engine is submitted with")
+                    tell(f"making the image of {name}, before anything is submitted")
                 told.append(progress)
 
             began = time.monotonic()

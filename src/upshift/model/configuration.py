@@ -100,18 +100,21 @@ class Configuration:
     targets: Mapping[str, Target] = attrs.field(factory=dict)
 
     def target(self, name: str | None = None) -> Target:
-        """The target, or else the backend, of this name.
+        """The target of this name, or else of this backend: one that needs none, or the only one of it.
 
         Raises
         ------
         NotFound
-            No target has this name, nor one of the backends that need no configuration.
+            There is none, or several have this backend.
         """
         name = name or self.default_target
         if name in self.targets:
             return self.targets[name]
         if name in UNCONFIGURED:
             return Target(name=name, backend=name)
+        alike = [target for target in self.targets.values() if target.backend == name]
+        if len(alike) == 1:
+            return alike[0]
         known = sorted({*self.targets, *UNCONFIGURED})
         where = str(self.source) if self.source else None
         raise NotFound(f"no target is named {name!r}", where=where, fix=suggestion(name, known))

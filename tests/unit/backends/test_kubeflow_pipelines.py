@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from upshift.authoring.loading import load_pipeline
 from upshift.backends.base import Ask, Offer
 from upshift.backends.kubeflow.backend import KubeflowBackend
-from upshift.backends.kubeflow.pipeline import pipeline_of, refuse_inexpressible
+from upshift.backends.kubeflow.pipeline import pipeline_of, refuse_inexpressible, text_of
 from upshift.backends.kubeflow.pods import Pod
 from upshift.backends.yaml_text import yaml_of
 from upshift.errors import ConfigError, RequestRefused, SettingsError
@@ -148,7 +148,7 @@ def pod(**said: Any) -> Pod:
 
 def rendered(graph: Graph, params: Mapping[str, object] = {}, **pods: Pod) -> str:
     every = {name: pods.get(name, pod()) for name in graph.used}
-    return pipeline_of(graph, every, pod(), params=params, description="Exported")
+    return text_of(pipeline_of(graph, every, pod(), params=params, description="Exported"))
 
 
 def offered(request: ResourceSettings, **settings: Any) -> Offer:

@@ -22,6 +22,7 @@ from upshift.model.checks import shown
 from upshift.model.settings.batch import BatchSettings
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.fields import bad_value, line
+from upshift.model.settings.kubeflow import KubeflowSettings
 from upshift.model.settings.kubernetes import KubernetesSettings
 from upshift.model.settings.retry import Catch
 from upshift.model.settings.secrets import checked_secrets
@@ -377,6 +378,11 @@ def kubernetes(function: Any = None, /, *, on: str = "kubernetes", **given: Any)
     return _moved("@kubernetes", "kubernetes", KubernetesSettings, function, on, given, image=True)
 
 
+def _kubeflow(function: Any = None, /, *, on: str = "kubeflow", **given: Any) -> Any:
+    """As :func:`kubernetes`, for the only target of Kubeflow's, which takes all steps or none."""
+    return _moved("@kubeflow", "kubeflow", KubeflowSettings, function, on, given, image=True)
+
+
 def slurm(function: Any = None, /, *, on: str = "slurm", **given: Any) -> Any:
     """Run a step as a job of Slurm.
 
@@ -470,6 +476,7 @@ _WITH: Mapping[str, Callable[..., Any]] = {
     "conda": conda,
     "environment": environment,
     "gpu_profile": gpu_profile,
+    "kubeflow": _kubeflow,
     "kubernetes": kubernetes,
     "pypi": pypi,
     "resources": resources,

@@ -1,6 +1,6 @@
 """The backend ``kubeflow``: what a target of Kubeflow Pipelines can do, and where its images come from.
 
-Kubeflow takes whole pipelines (:mod:`.pipeline`), and no step by itself.
+Kubeflow takes whole pipelines (:mod:`.pipeline`), runs them itself (:mod:`.runs`), and takes no single step.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import ClassVar
 import attrs
 
 from upshift.backends.base import Ask, Capabilities, Capacity, Ended, Finding, Handle, Job, Offer, Sink
+from upshift.backends.kubeflow.api import OPTIONS, NoHost, checked_options
+from upshift.backends.kubeflow.runs import KubeflowRuns
 from upshift.backends.kubernetes.nodes import offer
 from upshift.backends.scheduler import options_of
 from upshift.errors import BackendError, ConfigError, RequestRefused
@@ -18,7 +20,7 @@ from upshift.images.building.builder import Destination
 from upshift.model.configuration import Target
 from upshift.model.settings.kubeflow import KubeflowSettings
 
-_OWN = ("image",)
+_OWN = ("image", *OPTIONS)
 
 
 class KubeflowBackend:
@@ -46,10 +48,10 @@ class KubeflowBackend:
             target, KubeflowSettings, store=store, title="Kubeflow", own=_OWN, buckets=True
         )
         owner = f"target {target.name!r}"
-        for name in _OWN:
-            said = target.options.get(name, "")
-            if not isinstance(said, str):
-                raise ConfigError(f"{owner}: {name} = {said!r} is invalid", fix="Write a string.")
+        image = target.options.get("image", "")
+        if not isinstance(image, str):
+            raise ConfigError(f"{owner}: image = {image!r} is invalid", fix="Write a string.")
+        self.orchestrator = KubeflowRuns(target.name, checked_options(target))
         if "://" not in store:
             raise ConfigError(
                 f"{owner}: its store is the folder {store}",
@@ -97,10 +99,17 @@ class KubeflowBackend:
         )
 
     def findings(self) -> Iterator[Finding]:
-        """What is known of it without asking it."""
-        yield Finding(
-            name="pipelines", text="it takes whole ones: upshift export kubeflow FILE -o pipeline.yaml"
-        )
+        """Whether it can be asked and takes runs, and where their images come from."""
+        try:
+            self.orchestrator.confirm()
+            yield Finding(name="access", text=self.orchestrator.told())
+        except NoHost as error:
+            yield Finding(
+                name="access",
+                text="no host is named: pipelines can be exported to it, and not run on it",
+                status="warning",
+                remedy=error.fix,
+            )
         image, registry = self._target.options.get("image"), self._target.registry
         if image is None and registry is None:
             yield Finding(
@@ -139,4 +148,5 @@ class KubeflowBackend:
         """It has none."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Close its connections."""
+        self.orchestrator.close()

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from upshift.backends.kubeflow.components import RUN, Channel, Condition, Dag, Pipeline, output_name, slug
-from upshift.backends.kubeflow.pods import Pod
+from upshift.backends.kubeflow.pods import Object, Pod
 from upshift.backends.yaml_text import yaml_of
 from upshift.errors import RequestRefused
 from upshift.model.graph import (
@@ -47,8 +47,8 @@ MOST_TASKS = 2000
 
 def pipeline_of(
     graph: Graph, pods: Mapping[str, Pod], end: Pod, *, params: Mapping[str, object], description: str
-) -> str:
-    """The pipeline as YAML.
+) -> tuple[Object, ...]:
+    """The pipeline as tables; the second one is of what only Kubernetes has, if there is such.
 
     Parameters
     ----------
@@ -89,11 +89,14 @@ def pipeline_of(
         "components": made.finished(),
         "deploymentSpec": {"executors": made.executors},
     }
-    documents = [yaml_of(spec)]
-    if made.platforms:
-        platform = {"platforms": {"kubernetes": {"deploymentSpec": {"executors": made.platforms}}}}
-        documents.append(yaml_of(platform))
-    return "---\n".join(documents)
+    if not made.platforms:
+        return (spec,)
+    return spec, {"platforms": {"kubernetes": {"deploymentSpec": {"executors": made.platforms}}}}
+
+
+def text_of(documents: Sequence[Mapping[str, object]]) -> str:
+    """A pipeline as YAML."""
+    return "---\n".join(map(yaml_of, documents))
 
 
 def refuse_inexpressible(name: str, definition: StepDefinition) -> None:

@@ -12,7 +12,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlencode, urlsplit
 
 from upshift.backends.kubernetes.access import Access, read_access
@@ -26,7 +26,7 @@ WATCHED = 300
 """Seconds after which the server ends a watch; a bookmark comes about every minute."""
 PAGE = 500
 """Objects in one answer to a list."""
-_BUSY = frozenset({408, 429, 500, 502, 503, 504})
+BUSY = frozenset({408, 429, 500, 502, 503, 504})
 _AGAIN = (0.2, 0.5, 1.0, 2.0)
 """Seconds until a request is made again that the server was too busy for."""
 
@@ -52,6 +52,9 @@ class Forbidden(BackendError):
 
 class Api:
     """One cluster. Threads may share it."""
+
+    title: ClassVar[str] = "Kubernetes"
+    distrusted: ClassVar[str] = "See the certificate-authority of the cluster in {source}."
 
     def __init__(
         self,
@@ -102,25 +105,35 @@ class Api:
         NotNow
             It does not answer, or not now.
         """
+        return self._asked(method, path, content, kind, query, once=False)
+
+    def post_once(self, path: str, content: Any) -> Any:
+        """As :meth:`ask`, for what may not be done twice: nothing is sent again, whatever becomes of it."""
+        self._connections[0].close()  # one that was kept may be dead already, which is seen only afterwards
+        return self._asked("POST", path, content, "application/json", {}, once=True)
+
+    def _asked(
+        self, method: str, path: str, content: Any, kind: str, query: Mapping[str, Any], *, once: bool
+    ) -> Any:
         body = [] if content is None else [memoryview(json.dumps(content).encode())]
         target = _target(path, query)
         fresh = False
-        for pause in (*_AGAIN, None):
+        for pause in (None,) if once else (*_AGAIN, None):
             try:
                 status, headers, text = self._answer(method, target, body, kind)
             except (ssl.SSLCertVerificationError, ConfigError) as error:
                 raise BackendError(
                     f"{self.access.server} cannot be trusted: {error}",
-                    fix=f"See the certificate-authority of the cluster in {self.access.source}.",
+                    fix=self.distrusted.format(source=self.access.source),
                 ) from None
             except (OSError, http.client.HTTPException) as error:
                 why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                raise NotNow(f"Kubernetes does not answer at {self.access.server}: {why}") from None
-            if status == 401 and not fresh:
+                raise NotNow(f"{self.title} does not answer at {self.access.server}: {why}") from None
+            if status == 401 and not fresh and not once:
                 fresh = True
                 self.access.refresh()
                 continue
-            if status in _BUSY and pause is not None and not _final(status, text):
+            if status in BUSY and pause is not None and not self._final(status, text):
                 self._sleep(min(float(headers.get("Retry-After") or pause), 10.0))
                 continue
             break
@@ -138,14 +151,14 @@ class Api:
                     why=f"It answers {path} with something else.",
                     fix=f"See the cluster's server in {self.access.source}.",
                 ) from None
-        said = _message(text) or f"HTTP {status}"
+        said = message_of(text) or f"HTTP {status}"
         if status == 404:
             raise Missing(said)
         if status == 409:
             raise Exists(said)
         if status == 410:
             raise Gone(said)
-        if status in _BUSY:
+        if status in BUSY:
             raise NotNow(f"Kubernetes does not answer at {self.access.server}: {said}")
         if status == 401:
             raise BackendError(
@@ -160,6 +173,10 @@ class Api:
                 fix="Ask whoever runs the cluster for it: upshift doctor TARGET shows all that is needed.",
             )
         raise BackendError(f"Kubernetes refuses it: {said}")
+
+    def _final(self, status: int, text: str) -> bool:
+        """Whether it does not help to ask again: a quota that was changed in the same moment does."""
+        return status == 500 and "admission webhook" in text
 
     def _answer(
         self, method: str, target: str, body: list[memoryview], kind: str
@@ -274,13 +291,8 @@ def _target(path: str, query: Mapping[str, Any]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
 
-def _message(text: str) -> str:
+def message_of(text: str) -> str:
     """What a status says."""
     with contextlib.suppress(ValueError, AttributeError):
         return str(json.loads(text).get("message") or "").strip()
     return text.strip()[:500]
-
-
-def _final(status: int, text: str) -> bool:
-    """Whether it does not help to ask again: a quota that was changed in the same moment does."""
-    return status == 500 and "admission webhook" in text

@@ -75,3 +75,8 @@ class KubeflowSettings:
         "secrets": '@step(secrets={"HF_TOKEN": "k8s:hf/token"})',
         "pod_settings": "the fields of the pod themselves: node_selector, tolerations, …",
     }
+
+    @classmethod
+    def elsewhere(cls, name: str) -> str | None:
+        """What says here what is said by this name elsewhere."""
+        return cls._elsewhere.get(name)

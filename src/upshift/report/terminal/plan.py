@@ -53,6 +53,11 @@ def show_plan(plan: Plan, *, page: Page | None = None) -> str:
 
 def show_scripts(plan: Plan, page: Page) -> str:
     """What the targets of the steps would be given: each script as it is; words beside them are comments."""
+    if plan.document is not None:
+        if "IMAGE" not in plan.document:
+            return plan.document.rstrip("\n")
+        note = _comment("IMAGE stands for an image that is not made yet.", page)
+        return f"{note}\n\n{plan.document}".rstrip("\n")
     parts = [_script_of(step, page) for step in plan.steps]
     if any(step.scripts for step in plan.steps):
         note = "RUN in them stands for the id of the run, and names of jobs follow from it."

@@ -122,6 +122,8 @@ class Plan:
     refusals: tuple[UpshiftError, ...] = ()
     # steps of a flow whose tasks are known only when steps before them have chosen where to go
     to_come: tuple[str, ...] = ()
+    # what the target's tool would be given, which runs the whole pipeline; None: nobody asked, or it has none
+    document: str | None = None
 
     @property
     def problem(self) -> UpshiftError | None:
@@ -157,6 +159,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
         "steps": [_step(step) for step in plan.steps],
         "code": attrs.asdict(plan.code),
         "to_come": list(plan.to_come),
+        "document": plan.document,
         "refused": [_error(error) for error in plan.refusals],
         "exit_code": plan.exit_code,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from upshift.errors import StoreUnavailable
 from upshift.runtime.storage.live import LiveBucket
@@ -22,6 +23,7 @@ class Elsewhere:
         self._run = run
         self._live = LiveBucket(replica, replica.replace_record)
         self._due = 0.0
+        self.files: Collection[str] = ()  # the run's objects in the bucket, when this was last looked at
         self.problem: StoreUnavailable | None = None  # why nothing new can be seen
 
     def hear(self, *, now: bool = False) -> None:
@@ -31,8 +33,8 @@ class Elsewhere:
         self._due = time.monotonic() + EVERY
         try:
             folder = f"{live_folder(self._run)}/"
-            files = self._replica.bring_logs(self._run)
-            told = {key.removeprefix(folder).split("/")[0] for key in files if key.startswith(folder)}
+            self.files = self._replica.bring_logs(self._run)
+            told = {key.removeprefix(folder).split("/")[0] for key in self.files if key.startswith(folder)}
             for _ in self._live.hear(self._run, told) if told else ():
                 pass
             self.problem = None
