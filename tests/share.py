@@ -21,8 +21,16 @@ import pytest
 WHOLE = "engines"
 """The folder whose modules one session takes, but for those of clusters."""
 CLUSTERS = ("slurm", "ray", "skypilot")
-LONG = {"engines": 3.0, "integration": 2.0, "contract": 2.0, "chaos": 10.0, "browser": 1.0}
-"""Folders whose tests take long, and the seconds of one that has not run yet. What takes longest comes first,
+LONG = {
+    "engines": 3.0,
+    "integration": 1.0,
+    "contract": 1.0,
+    "chaos": 10.0,
+    "browser": 1.0,
+    "fuzz": 1.0,
+    "unit": 0.1,
+}
+"""Folders, and the seconds of a test in them that has not run yet. What takes longest comes first,
 so that what is left at the end is short."""
 
 

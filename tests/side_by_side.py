@@ -31,8 +31,12 @@ from typing import Any
 
 HERE = Path(__file__).parent
 KEPT = HERE.parent / "build" / "tests"
+SESSIONS = len(os.sched_getaffinity(0)) + 1
+"""While the tests of one wait, those of the others run."""
 SILENCE = 600
 """Seconds after which sessions that tell nothing are ended: no test may take that long."""
+ELSEWHERE = "gpu"
+"""The folder whose tests need a machine of their own."""
 MANY = 10
 """If more tests fail, they are not unstable but broken."""
 
@@ -72,8 +76,7 @@ def run(arguments: list[str], results: Results) -> None:
     ):
         ear.bind(f"{shared}/ear")
         Path(shared, "seconds.json").write_text(json.dumps(known("seconds.json", {})))
-        number = len(os.sched_getaffinity(0)) + 1  # while the tests of one wait, those of the others run
-        sessions = dict(start(session, shared, arguments) for session in range(number))
+        sessions = dict(start(session, shared, arguments) for session in range(SESSIONS))
         doing: dict[int, str] = {}
         while sessions:
             ready, _, _ = select.select([ear, *sessions], [], [], SILENCE)
@@ -94,13 +97,27 @@ def run(arguments: list[str], results: Results) -> None:
 def start(number: int, shared: str, arguments: list[str]) -> tuple[int, subprocess.Popen[bytes]]:
     """Start a session; returns what can be waited on, and the process."""
     with open(KEPT / f"session-{number}.log", "wb") as log:
-        command = [sys.executable, "-m", "pytest", str(HERE), f"--share={shared}", *arguments]
+        command = [sys.executable, "-m", "pytest", *places(number), f"--share={shared}", *arguments]
         # By its environment a session tells copies of itself from those of others: see leftovers.py.
         environment = {**os.environ, "UPSHIFT_TEST_SESSION": str(number)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of them compiles all modules
         process = subprocess.Popen(
             command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         )
     return os.pidfd_open(process.pid), process
+
+
+def places(session: int) -> list[str]:
+    """All folders of tests. Sessions look into them in other orders, so that each compiles some for all."""
+    folders = [one for one in sorted(HERE.iterdir()) if one.name != ELSEWHERE]
+    inside = (sorted(one.iterdir()) if one.name == "unit" and one.is_dir() else [one] for one in folders)
+    found = [str(one) for several in inside for one in several if _has_tests(one)]
+    first = session * len(found) // SESSIONS
+    return [*found[first:], *found[:first]]
+
+
+def _has_tests(place: Path) -> bool:
+    return any(place.rglob("test_*.py")) if place.is_dir() else place.match("test_*.py")
 
 
 def hear(told: dict[str, Any], results: Results, doing: dict[int, str]) -> None:
