@@ -9,7 +9,7 @@ in ``build/tests/unstable.txt``, and does not count as failed. ``build/tests`` h
 ``failed.txt``, and what the next run wants to know: ``passed.json``, and the ``seconds.json`` of each test
 that ran.
 
-With ``--rest``, tests that passed the last time are left out, unless they look for PyTorch.
+With ``--rest``, tests that passed the last time are left out.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Makes a project with these modules of tests, one a folder, and runs its tests."""
+    """Makes a project with these modules of tests, one a folder, and runs its tests, in two sessions."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take seconds
     monkeypatch.delenv("UPSHIFT_TEST_NO_SKIPS", raising=False)
     tests = tmp_path / "tests"
@@ -47,7 +48,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         for name, content in modules.items():
             (tests / name).mkdir(exist_ok=True)
             (tests / name / f"test_{name}.py").write_text(content)
-        command = [sys.executable, "tests/side_by_side.py", "-p", "no:cacheprovider", *arguments]
+        one_cpu = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
+        command = [*one_cpu, sys.executable, "tests/side_by_side.py", "-p", "no:cacheprovider", *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     return ran
