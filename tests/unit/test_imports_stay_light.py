@@ -37,6 +37,22 @@ def test_every_public_name_is_there() -> None:
         assert getattr(upshift, name) is not None
 
 
+NEEDED_BY_FEW = (
+    "accelerators.agent",
+    "accelerators.vendors",
+    "launch.addresses",
+    "launch.arguments",
+    "launch.blame",
+    "step.components",
+    "storage.bucket_checkpoints",
+    "storage.objects.transport",
+    "supervisor.devices.pool",
+    "supervisor.several.connection",
+    "supervisor.usage.gpus",
+)
+"""Modules of the runtime for devices, several processes or nodes, buckets, and cards."""
+
+
 def test_a_run_imports_nothing_of_flows_and_of_what_is_installed(tmp_path: Path) -> None:
     (tmp_path / "pipeline.py").write_text(
         "from upshift import pipeline, step\n\n"
@@ -48,6 +64,14 @@ def test_a_run_imports_nothing_of_flows_and_of_what_is_installed(tmp_path: Path)
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
         "print(*(name for name in sys.modules if name.startswith('upshift.authoring.flow')))\n"
         "print('importlib.metadata' in sys.modules)\n"
+        f"print(*(name for name in {NEEDED_BY_FEW!r} if f'upshift.runtime.{{name}}' in sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-2:] == ["", "False"]
+    assert done.stdout.splitlines()[-3:] == ["", "False", ""]
+
+
+def test_what_few_runs_need_is_there() -> None:
+    import importlib
+
+    for name in NEEDED_BY_FEW:
+        importlib.import_module(f"upshift.runtime.{name}")
