@@ -6,7 +6,7 @@ import attrs
 import pytest
 from contract_kit import BACKENDS, BUCKET, FENCED, KEEP_SECRETS, REAL, Ground, Watched
 
-from upshift.backends.base import Capabilities, Ended, LogGrew, Started
+from upshift.backends.base import Capabilities, Ended, LogGrew, Started, Waiting
 from upshift.engine.targets import judge
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
@@ -113,10 +113,11 @@ def test_a_job_starts_ends_and_leaves_its_result(watched: Watched) -> None:
 def test_what_it_tells_comes_in_order_and_the_end_comes_once(watched: Watched) -> None:
     handle = watched.submit(watched.ground.job("add", inputs={"a": 1, "b": 2}))
     watched.until(Ended, handle)
-    events = watched.of(handle)
-    assert isinstance(events[0], Started)
-    assert isinstance(events[-1], Ended)
-    assert [type(event) for event in events].count(Ended) == 1
+    kinds = [type(event) for event in watched.of(handle)]
+    while kinds[0] is Waiting:  # as a busy cluster has it
+        del kinds[0]
+    assert kinds[0] is Started and Waiting not in kinds
+    assert kinds[-1] is Ended and kinds.count(Ended) == 1
 
 
 def test_when_the_end_is_told_the_result_is_there(watched: Watched) -> None:

@@ -128,6 +128,31 @@ def test_a_definition_and_a_submission_have_what_was_granted_and_said(name: str)
     assert refused_by_botocore(request) == ""
 
 
+EVERYTHING = {
+    **GPUS.settings,
+    **ON_FARGATE.settings,
+    "efa": 1,
+    "log_driver": "splunk",
+    "tmpfs_size": 1024,
+    "tmpfs_path": "/t",
+    "tmpfs_tempdir": False,
+}
+"""Every setting of a job; what Fargate has of disk goes by the grant."""
+
+
+@pytest.mark.parametrize("field", [field.name for field in attrs.fields(BatchSettings)])
+def test_no_setting_is_dropped(field: str) -> None:
+    if field == "ephemeral_storage":
+        container = request_of(ON_FARGATE)[REGISTER]["containerProperties"]
+        assert container["ephemeralStorage"] == {"sizeInGiB": 100}
+        return
+    every = {name: v for name, v in EVERYTHING.items() if (field, name) != ("use_tmpfs", "tmpfs_size")}
+    asked = attrs.evolve(ON_FARGATE if field == "assign_public_ip" else GPUS, settings=every)
+    without = attrs.evolve(asked, settings={name: v for name, v in every.items() if name != field})
+    assert field in every
+    assert request_of(asked) != request_of(without)
+
+
 def test_jobs_that_differ_in_size_and_task_alone_have_one_definition() -> None:
     other = attrs.evolve(
         SMALL,

@@ -101,6 +101,8 @@ FULL = settings_of(
     persistent_volume_claims={"models.2026": "/models"},
     use_tmpfs=True,
     tmpfs_size="4GiB",
+    tmpfs_path="/fast",
+    tmpfs_tempdir=False,
     priority_class="high",
     runtime_class="nvidia",
     queue="research-gpus",
@@ -239,6 +241,15 @@ def refuse_invalid(item: Mapping[str, Any], version: str) -> None:
         assert quantity(has["requests"][resource]) == quantity(amount) > 0
 
 
+@pytest.mark.parametrize("field", [field.name for field in attrs.fields(KubernetesSettings)])
+def test_no_setting_is_dropped(field: str) -> None:
+    every = {**FULL, "jobset": True, **({"tmpfs_tempdir": True} if field == "use_tmpfs" else {})}
+    asked = launch(every, None, cpu_count=8, gpu_count=2, num_nodes=2, memory="64GB")
+    without = attrs.evolve(asked, settings={name: v for name, v in every.items() if name != field})
+    assert field in every
+    assert manifests(asked, BUCKET) != manifests(without, BUCKET)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_version_of_kubernetes_knows_all_fields(version: str) -> None:
     minor = int(version.split(".")[1])
@@ -247,6 +258,10 @@ def test_each_version_of_kubernetes_knows_all_fields(version: str) -> None:
             continue
         for item in manifests(*one):
             refuse_invalid(item, version)
+
+
+def test_versions_from_1_30_to_1_35_are_among_them() -> None:
+    assert {int(version.split(".")[1]) for version in VERSIONS} >= {*range(30, 36)}
 
 
 def test_a_misspelt_field_would_be_found() -> None:
