@@ -152,7 +152,8 @@ def test_a_run_is_followed_and_what_its_nodes_write_is_found(site: Site, slurm: 
     assert "these are the step's own words" in first["error"]["message"]
     assert [len(task["attempts"]) for task in site.elsewhere.tasks("size", run)] == [1] * 4
     store = site.shared.folder / "store"
-    assert [*store.glob("runs/*/live/*"), *store.glob("leases/*"), *store.glob("tmp/*")] == []
+    # The folder of a lease may stay, where the file that was open in it went a moment later: .nfs….
+    assert [*store.glob("runs/*/live/*"), *store.glob("leases/*/[!.]*"), *store.glob("tmp/[!.]*")] == []
 
 
 TALKING = """
