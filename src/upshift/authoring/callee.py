@@ -61,7 +61,7 @@ class Callee:
     @functools.cached_property
     def outputs(self) -> tuple[str, ...]:
         """The names of its outputs, in order."""
-        from upshift.authoring.outputs import output_names
+        from upshift.authoring.signatures import output_names
 
         return output_names(self.function)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
-from upshift.authoring.keywords import checked_keywords
-from upshift.authoring.options import StepOptions
+from upshift.authoring.options import StepOptions, checked_keywords
 from upshift.authoring.steps import add_options
 from upshift.errors import SettingsError, user_location
 from upshift.model.checks import MOST_DEVICES, MOST_SECONDS, shown

@@ -1,10 +1,15 @@
-"""Options of ``@step`` and ``@pipeline`` beside :class:`~upshift.model.settings.step.StepSettings`."""
+"""Options of ``@step`` and ``@pipeline`` beside :class:`~upshift.model.settings.step.StepSettings`.
+
+A decorator refuses unknown keywords with the nearest name (:func:`checked_keywords`), and keeps its type
+hints.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Union
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 import attrs
 
@@ -13,12 +18,14 @@ from upshift.model.checks import shown
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.environment import PythonEnvironment
 from upshift.model.settings.fields import bad_value, line
+from upshift.model.settings.later import option_of_another_tool
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec.codec import encode
 
 if TYPE_CHECKING:
     from upshift.runtime.launch.merging import LaunchRequest
+
 
 Settings = Mapping[str, Union[ResourceSettings, DockerSettings, Mapping[str, Any], Any]]
 """What ``settings=`` takes: ``"resources"``, ``"docker"``, ``"environment"``, and a backend's own settings
@@ -200,3 +207,63 @@ def _of_backend(owner: str, key: str, value: Any) -> dict[str, Any]:
             fix=suggestion(str(key), known),
         )
     return {} if value is None else {key: encode(_record(owner, key, value, cls))}
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def checked_keywords(owner: str) -> Callable[[F], F]:
+    """Decorator: an unknown or positional option of ``owner`` names the right ones.
+
+    Python alone would say ``got an unexpected keyword argument``, which names neither the nearest
+    option nor the user's line.
+    """
+
+    def decorate(function: F) -> F:
+        code = function.__code__
+        taken = code.co_argcount
+        known = code.co_varnames[taken : taken + code.co_kwonlyargcount]
+
+        @functools.wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            if len(args) > taken or (args and isinstance(args[0], (int, float))):
+                said = f"Say {owner}({known[0]}={shown(args[0])}). " if len(args) == 1 else ""
+                raise SettingsError(
+                    f"{owner} takes its options by name, not by position",
+                    where=user_location(),
+                    fix=f"{said}Options: {', '.join(known)}.",
+                )
+            for name, value in options.items():
+                if name not in known:
+                    raise SettingsError(
+                        f"{owner} has no option {name!r}",
+                        where=user_location(),
+                        fix=option_of_another_tool(name)
+                        or ("settings" in known and _setting(owner, name, value))
+                        or suggestion(name, known),
+                    )
+            return function(*args, **options)
+
+        return cast(F, checked)
+
+    return decorate
+
+
+def _setting(owner: str, name: str, value: Any) -> str | None:
+    """How to say in ``settings`` what was given beside it; None: it is nothing of settings."""
+    import attrs
+
+    from upshift.model.settings.docker import DockerSettings
+    from upshift.model.settings.resources import SIZES, ResourceSettings
+
+    for key, kind in (("resources", ResourceSettings), ("docker", DockerSettings)):
+        fields = [field.name for field in attrs.fields(kind) if field.init]
+        field = getattr(kind, "_elsewhere", {}).get(name, name)
+        if field not in (key, *fields):
+            continue
+        # A bare number is bytes in the one place, and MB in the other.
+        amount = field in SIZES and not isinstance(value, str)
+        inner = "…" if field == key else f"{field}={('16GB' if amount else value)!r}"
+        above = f", or put @resources({inner}) above it" if key == "resources" and owner == "@step" else ""
+        return f'Say {owner}(settings={{"{key}": {kind.__name__}({inner})}}){above}.'
+    return None

@@ -17,8 +17,14 @@ from upshift.authoring.callee import (
 )
 from upshift.authoring.composing.placeholders import Inert
 from upshift.authoring.composing.scope import current_scope
-from upshift.authoring.keywords import checked_keywords
-from upshift.authoring.options import PipelineOptions, Settings, checked_tags, identifier, settings_said
+from upshift.authoring.options import (
+    PipelineOptions,
+    Settings,
+    checked_keywords,
+    checked_tags,
+    identifier,
+    settings_said,
+)
 from upshift.errors import UpshiftError, user_frames
 from upshift.model.settings.fields import bad_value
 from upshift.model.settings.retry import Retry

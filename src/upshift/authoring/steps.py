@@ -19,11 +19,9 @@ from upshift.authoring.callee import (
     tell_of_one_process,
     written,
 )
-from upshift.authoring.composing.mapping import call_each, split
-from upshift.authoring.composing.placeholders import Inlined, Placeholder
+from upshift.authoring.composing.placeholders import Inlined, Placeholder, call_each, split
 from upshift.authoring.composing.scope import current_scope
-from upshift.authoring.keywords import checked_keywords
-from upshift.authoring.options import Settings, StepOptions, identifier, settings_said
+from upshift.authoring.options import Settings, StepOptions, checked_keywords, identifier, settings_said
 from upshift.authoring.pending import options_to_come, with_options_to_come, without_guard
 from upshift.errors import GraphError, user_location
 from upshift.model.checks import shown

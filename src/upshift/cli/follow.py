@@ -20,8 +20,8 @@ from upshift.errors import NotFound
 from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
 from upshift.report.terminal.streams import cleaned, label
-from upshift.runs.catalog.detached import Detached
 from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.rows import Detached
 from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.elsewhere import elsewhere

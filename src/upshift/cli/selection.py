@@ -86,7 +86,7 @@ def found(run: str) -> Run:
 
 def settle(rows: Sequence[RunRow], catalog: Catalog, configuration: Configuration) -> bool:
     """Record why detached runs have lost their engines, and what tools have ended; False: there are none."""
-    from upshift.runs.catalog.detached import Detached
+    from upshift.runs.catalog.rows import Detached
     from upshift.runs.catalog.standing import ORCHESTRATOR
 
     others = [row for row in rows if ORCHESTRATOR in row.source and row.status in ("pending", "running")]

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift._version import __version__
-from upshift.code.ignore import unreadable
-from upshift.code.project_files import LeftOut, ProjectFile, Scan
+from upshift.code.project_files import LeftOut, ProjectFile, Scan, unreadable
 from upshift.errors import UsageError
 from upshift.model.home import home
 from upshift.model.settings.sizes import format_size

@@ -36,7 +36,7 @@ from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.launch import Launch
 from upshift.model.spec.task import Code
-from upshift.runs.stores.exports import write_export
+from upshift.runs.stores.references import write_export
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.replica import blob_key
 from upshift.runtime.storage.store import Store

@@ -8,8 +8,7 @@ from collections.abc import Collection, Mapping
 
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.collect import Tell, refer
-from upshift.runs.stores.exports import EXPORTS
-from upshift.runs.stores.references import References, files_of
+from upshift.runs.stores.references import EXPORTS, References, files_of
 from upshift.runtime.storage.objects.base import Meta, Version
 from upshift.runtime.storage.records import REMOVED, safe
 from upshift.runtime.storage.replica import RUN_RECORD, Replica

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from upshift import NotSerializable, Step, step
-from upshift.authoring.composing.entry import entry_point
+from upshift.authoring.composing.definitions import entry_point
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
 from upshift.runtime.usercode import modules as usercode

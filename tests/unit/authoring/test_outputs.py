@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import pytest
 
 from upshift import GraphError
-from upshift.authoring.outputs import output_names
+from upshift.authoring.signatures import output_names
 
 if TYPE_CHECKING:
     from nowhere import Model

@@ -68,7 +68,7 @@ def fresh_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     # As if the process had started after the files were written.
-    monkeypatch.setattr("upshift.code.fingerprint.loaded._process_start", lambda: float("inf"))
+    monkeypatch.setattr("upshift.code.fingerprint.live._process_start", lambda: float("inf"))
     made = Project(folder)
     yield made
     made.forget()

@@ -233,7 +233,7 @@ def test_the_stamp_of_a_file_is_of_the_content_that_was_read(project: Project) -
 @pytest.fixture
 def young_files(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are newer than the process, as in a notebook."""
-    monkeypatch.setattr("upshift.code.fingerprint.loaded._process_start", lambda: 0.0)
+    monkeypatch.setattr("upshift.code.fingerprint.live._process_start", lambda: 0.0)
 
 
 FRESH = "N = 5\ndef f(x): return x + N + 1\nT = [sum([1, 2])]\ndef step(x): return f(x) + T[0]\n"

@@ -10,7 +10,7 @@ import pytest
 from fingerprint_projects import Project, fresh_project
 
 from upshift.code.fingerprint import values
-from upshift.code.fingerprint.digests import code_digest
+from upshift.code.fingerprint.pieces import code_digest
 from upshift.code.fingerprint.values import value_digest
 
 project = pytest.fixture(fresh_project)

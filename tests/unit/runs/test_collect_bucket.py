@@ -27,9 +27,9 @@ from upshift.runs.collect_bucket import GC, collect_bucket
 from upshift.runs.copying import check_store, copy_store
 from upshift.runs.stores import uploads
 from upshift.runs.stores.bucket_lease import BucketLease
-from upshift.runs.stores.exports import write_export
 from upshift.runs.stores.lease import Lease, Time
 from upshift.runs.stores.publishing import Publisher
+from upshift.runs.stores.references import write_export
 from upshift.runtime.storage import condemned, replica
 from upshift.runtime.storage.condemned import CONDEMNED, IDLE, REMOVING, State, read_state, write_state
 from upshift.runtime.storage.digest import digest_of

@@ -27,9 +27,8 @@ from upshift.model.spec import (
     to_json,
 )
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.database import Server
+from upshift.runs.catalog.database import MIGRATIONS, Server
 from upshift.runs.catalog.endings import record_ending
-from upshift.runs.catalog.migrations import MIGRATIONS
 from upshift.runs.catalog.rebuild import bring_in, open_catalog, put_aside_if_damaged, rebuild
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.catalog.sqlite import SqliteDatabase

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from upshift.authoring.composing.definitions import Definitions
-from upshift.authoring.composing.mapping import a
-from upshift.authoring.composing.placeholders import Inlined, Placeholder, Unmapped
-from upshift.authoring.outputs import plainly_no_list
+from upshift.authoring.composing.placeholders import Inlined, Placeholder, Unmapped, a
+from upshift.authoring.signatures import plainly_no_list
 from upshift.code.fingerprint import identity_of
 from upshift.errors import GraphError, NotSerializable, UsageError, location, user_frame, user_location
 from upshift.model.graph import Collection, Constant, FromStep, Node, Source, StepDefinition

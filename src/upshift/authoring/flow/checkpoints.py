@@ -16,8 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from upshift.authoring.keywords import checked_keywords
-from upshift.authoring.options import StepOptions
+from upshift.authoring.options import StepOptions, checked_keywords
 from upshift.authoring.steps import add_options
 from upshift.errors import SettingsError, UsageError, user_location
 from upshift.model.checks import shown

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from upshift.authoring.flow.parameters import LateValue
 from upshift.authoring.flow.step_decorators import from_conda, with_packages
-from upshift.authoring.keywords import checked_keywords
-from upshift.authoring.options import identifier
+from upshift.authoring.options import checked_keywords, identifier
 from upshift.errors import MisuseError, SettingsError, user_location
 from upshift.model.checks import shown
 from upshift.model.settings.fields import bad_value, line, text

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
-from upshift.authoring.keywords import checked_keywords
-from upshift.authoring.options import StepOptions, identifier
+from upshift.authoring.options import StepOptions, checked_keywords, identifier
 from upshift.authoring.pending import options_to_come
 from upshift.authoring.steps import add_options
 from upshift.errors import SettingsError, UsageError, suggestion, user_location

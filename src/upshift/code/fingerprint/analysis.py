@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
-from upshift.code.fingerprint.digests import combined
 from upshift.code.fingerprint.effects import Effects
 from upshift.code.fingerprint.live import LiveCode, is_importable, is_upshift
 from upshift.code.fingerprint.names import FROM_FILE, unknown
@@ -26,6 +25,7 @@ from upshift.code.fingerprint.pieces import (
     UNRESOLVED,
     Key,
     Piece,
+    combined,
 )
 from upshift.code.fingerprint.reached import ReachedCode, flags_of, modules_of
 from upshift.code.fingerprint.sources import PACKAGE, PROJECT, Module

@@ -26,11 +26,10 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from upshift.code.fingerprint import outside
-from upshift.code.fingerprint.digests import combined
 from upshift.code.fingerprint.facts import Chain, Facts, Import, StatementFacts, Word, use_of
 from upshift.code.fingerprint.live import is_upshift, title
 from upshift.code.fingerprint.names import add_words, imported, look_up
-from upshift.code.fingerprint.pieces import ACTS, CHANGES, CHANGES_GIVEN, Piece
+from upshift.code.fingerprint.pieces import ACTS, CHANGES, CHANGES_GIVEN, Piece, combined
 from upshift.code.fingerprint.reached import ReachedCode
 from upshift.code.fingerprint.sources import PACKAGE, PROJECT, Module
 from upshift.code.fingerprint.values import is_code

@@ -1,17 +1,30 @@
 """Facts about one source file: its definitions, what binds each name, what its top level does.
 
-Facts follow from the text alone, and are packed into bytes, so that they can be kept on disk. This module
-must stay cheap to import; making facts is the business of ``reading``.
+Facts follow from the text alone, and are packed into bytes, so that processes can keep them: in one file per
+project in ``UPSHIFT_HOME/fingerprints`` (:class:`KeptFacts`). This module must stay cheap to import;
+:mod:`upshift.code.fingerprint.parsing` makes facts.
+
+Kept facts are found by the content of the source file, never by its time stamps: an edit within the
+resolution of a clock, or a file restored with an old date, is never mistaken. The file is replaced
+atomically, so that several processes can read and write it at once; whoever writes last wins, and the
+loser's files are read again some day. A damaged file counts as missing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import marshal
+import os
+import sys
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, NamedTuple, Union
 
-from upshift.runtime.storage.digest import Bytes
+from upshift.model.home import home, make_folder
+from upshift.runtime.storage.digest import Bytes, algorithm, digest_of
+from upshift.runtime.storage.files import replacing
 
 Chain = tuple[str, ...]
 Use = tuple[Chain, Union[tuple[int, str], None], bool]
@@ -233,3 +246,80 @@ def pack(
         **others,
     }
     return b"".join([marshal.dumps((at, header)), *parts])
+
+
+_CHECKSUM = 64
+
+
+class KeptFacts:
+    """The facts about the files of one project."""
+
+    def __init__(self, project: Path) -> None:
+        # Facts hold digests, and marshal and the grammar are those of this version of Python.
+        name = f"{project.absolute()}\0{algorithm()}\0{sys.implementation.cache_tag}\0{VERSION}"
+        self._file = kept(f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.facts")
+        self._packed: dict[str, tuple[str, Bytes]] | None = None
+        self._changed = False
+
+    def get(self, path: str, digest: str) -> Facts | None:
+        """The facts about a file, if its content had this digest when they were put."""
+        packed = self._facts().get(path)
+        return None if packed is None or packed[0] != digest else Facts(packed[1])
+
+    def put(self, path: str, digest: str, facts: Facts) -> None:
+        """Remember the facts about a file, to be written by :meth:`save`."""
+        self._facts()[path] = (digest, facts.packed)
+        self._changed = True
+
+    def _facts(self) -> dict[str, tuple[str, Bytes]]:
+        if self._packed is None:
+            self._packed = _read(self._file)
+        return self._packed
+
+    def save(self) -> None:
+        """Write what is new."""
+        if not self._changed or self._packed is None:
+            return
+        self._changed = False
+        newest = {**_read(self._file), **self._packed}
+        kept = {path: facts for path, facts in newest.items() if os.path.exists(path)}
+        index = {path: (digest, len(packed)) for path, (digest, packed) in kept.items()}
+        body = b"".join([marshal.dumps(index), *(packed for _, packed in kept.values())])
+        keep(self._file, _checksum(body) + body)
+
+
+def _read(file: Path) -> dict[str, tuple[str, Bytes]]:
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return {}
+    body = memoryview(content)[_CHECKSUM:]
+    if not body or content[:_CHECKSUM] != _checksum(body):
+        return {}
+    index: dict[str, tuple[str, int]] = marshal.loads(body)  # ignores what comes after it
+    end = len(body) - sum(size for _, size in index.values())
+    packed: dict[str, tuple[str, Bytes]] = {}
+    for path, (digest, size) in index.items():
+        start, end = end, end + size
+        packed[path] = (digest, body[start:end])
+    return packed
+
+
+def _checksum(body: Bytes) -> bytes:
+    return digest_of(body).rpartition(":")[2].encode()
+
+
+# small files that only save time
+
+
+def kept(name: str) -> Path:
+    """Where the file of this name is, in ``UPSHIFT_HOME/fingerprints``."""
+    return home() / "fingerprints" / name
+
+
+def keep(file: Path, content: bytes) -> None:
+    """Replace a file, whole or not at all. A folder that cannot be written is no error."""
+    with contextlib.suppress(OSError):
+        make_folder(file.parent)
+        with replacing(file) as draft:
+            draft.write_bytes(content)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from upshift.code.fingerprint.kept_facts import keep, kept
+from upshift.code.fingerprint.facts import keep, kept
 
 Wanted = tuple[str, tuple[str, ...]]
 """A distribution and its extras, by their normalized names."""

@@ -22,11 +22,10 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from upshift.code.fingerprint import outside
-from upshift.code.fingerprint.digests import combined
 from upshift.code.fingerprint.facts import BY_LITERAL, Bound, Chain, Facts, Import, Use, Word, use_of
 from upshift.code.fingerprint.live import LiveCode, is_home, title
 from upshift.code.fingerprint.outside import is_loader, widen, widens
-from upshift.code.fingerprint.pieces import ACTS, FRAMES, SEEN, UNRESOLVED, Piece
+from upshift.code.fingerprint.pieces import ACTS, FRAMES, SEEN, UNRESOLVED, Piece, combined
 from upshift.code.fingerprint.sources import PACKAGE, PROJECT, STANDARD, UPSHIFT, Module
 from upshift.code.fingerprint.values import is_code, is_module
 

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from upshift.code.fingerprint.digests import combined
+from upshift.code.fingerprint.pieces import combined
 
 _IGNORED = frozenset({"ctx", "kind", "type_comment", "type_ignores", "decorator_list"})
 _DECORATED = frozenset({ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef})

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from upshift.code.fingerprint.digests import code_digest, code_names, combined
 from upshift.code.fingerprint.facts import READS
 from upshift.code.fingerprint.live import (
     DESCRIPTORS,
@@ -24,7 +23,7 @@ from upshift.code.fingerprint.live import (
 )
 from upshift.code.fingerprint.names import FROM_FILE, add_flags, add_words, resolve, through, unknown
 from upshift.code.fingerprint.outside import widen
-from upshift.code.fingerprint.pieces import HIDES, Piece
+from upshift.code.fingerprint.pieces import HIDES, Piece, code_digest, code_names, combined
 from upshift.code.fingerprint.sources import PACKAGE, PROJECT, UPSHIFT, Module
 from upshift.code.fingerprint.values import is_code, is_module
 

@@ -8,7 +8,6 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from upshift.code.fingerprint.digests import combined
 from upshift.code.fingerprint.facts import (
     CONSTANT,
     DYNAMIC,
@@ -25,6 +24,7 @@ from upshift.code.fingerprint.facts import (
     word_of,
 )
 from upshift.code.fingerprint.normalize import Normal, normalize
+from upshift.code.fingerprint.pieces import combined
 from upshift.code.fingerprint.references import Decorator, Definition, Reader, called, chain_of, unique
 from upshift.code.fingerprint.statements import Statement, memos, statements
 from upshift.code.fingerprint.values import value_digest

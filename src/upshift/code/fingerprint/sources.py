@@ -17,9 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from upshift.code.fingerprint.facts import Facts
+from upshift.code.fingerprint.facts import Facts, KeptFacts
 from upshift.code.fingerprint.installed import modules_in
-from upshift.code.fingerprint.kept_facts import KeptFacts
 from upshift.runtime.storage.digest import digest_of
 from upshift.runtime.storage.edits import Stamp
 from upshift.runtime.usercode.modules import module_name

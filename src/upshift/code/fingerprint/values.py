@@ -27,7 +27,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from upshift.code.fingerprint.digests import code_digest, combined
+from upshift.code.fingerprint.pieces import code_digest, combined
 from upshift.runtime.storage.digest import digest_of
 
 LARGEST = 20_000

@@ -19,7 +19,7 @@ from upshift.report.terminal.layout import (
     labelled,
     wrap,
 )
-from upshift.runs.catalog.detached import Detached
+from upshift.runs.catalog.rows import Detached
 
 if TYPE_CHECKING:
     from upshift.runs.catalog.rows import RunRow

@@ -25,8 +25,7 @@ from upshift.model.spec.codec import decode
 from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog.addresses import Addresses
-from upshift.runs.catalog.database import Database, Server, Transaction, upsert
-from upshift.runs.catalog.migrations import MIGRATIONS
+from upshift.runs.catalog.database import MIGRATIONS, Database, Server, Transaction, upsert
 from upshift.runs.catalog.rows import (
     ATTEMPT_COLUMNS,
     RUN_COLUMNS,

@@ -25,10 +25,9 @@ from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.runs.catalog.catalog import Catalog, catalog_place, notes_of_lacking
 from upshift.runs.catalog.database import Damaged
-from upshift.runs.catalog.detached import awaits_engine
 from upshift.runs.catalog.endings import read_ending
 from upshift.runs.catalog.removals import forget_removed
-from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
+from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of, awaits_engine
 from upshift.runs.catalog.version_rows import recorded_versions
 from upshift.runs.stores.claimed import Claimed
 from upshift.runs.stores.lease import held, here

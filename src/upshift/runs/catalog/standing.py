@@ -14,8 +14,7 @@ import attrs
 
 from upshift.errors import NotFound
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.detached import Detached
-from upshift.runs.catalog.rows import RunRow
+from upshift.runs.catalog.rows import Detached, RunRow
 from upshift.runs.stores.lease import held
 
 ORCHESTRATOR = "orchestrator"

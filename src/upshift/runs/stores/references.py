@@ -4,6 +4,10 @@ A record is searched for digests as text, whatever its fields are, so that one w
 newer Upshift knows is searched as well. Only content that names further content (a list that was saved
 item by item, a folder, a value of a third party's serializer) is looked into; which those are is in the
 records, too.
+
+Of an exported pipeline a bucket has ``exports/DIGEST.json``, a copy of the order that the blob DIGEST holds.
+Somebody may run an exported file months later, and nothing here hears of it. ``gc`` keeps what its pods need
+until the export itself is removed, and finds it by this object.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from upshift.runtime.storage import manifest
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.records import task_path
 from upshift.runtime.storage.serializers import names_blobs, serializer_named
+from upshift.runtime.storage.store import Store
 
 _DIGEST = re.compile(rb"(?:blake3|sha256):([0-9a-f]{64})")
 _SERIALIZER = re.compile(rb'"serializer":\s*"((?:[^"\\]|\\.)*)"')
@@ -170,3 +175,12 @@ def _documents(content: bytes) -> Iterator[Any]:
             ValueError
         ):  # a checksum or a mark before it; or it is damaged, and names what the search found
             continue
+
+
+EXPORTS = "exports/"
+
+
+def write_export(store: Store, digest: str, order: bytes) -> None:
+    """Write down that a pipeline was exported, by the digest of its order; once more, if it was already."""
+    if store.replica is not None:
+        store.replica.objects.put(f"{EXPORTS}{split(digest)[1]}.json", order)
