@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -338,8 +337,3 @@ def kubeflow_here(local: Local | None = None) -> Iterator[KubeflowHere]:
         yield server
     finally:
         server.close()
-
-
-def folder() -> str:
-    """Where ``kfp.local`` keeps what pods say to each other."""
-    return tempfile.mkdtemp(prefix="kfp-")

@@ -11,7 +11,7 @@ import attrs
 from upshift.authoring.callee import named
 from upshift.authoring.options import checked_tags
 from upshift.authoring.project import code_of, file_of, places_of
-from upshift.backends.registry import capabilities_of, open_backend
+from upshift.backends.registry import capabilities_of
 from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions
 from upshift.engine.run import execute
@@ -196,7 +196,10 @@ def prepared(
     address = configuration.store_address(configuration.target(options.target))
     if not runs or not is_tools(configuration, options.target):
         return options, configuration, open_store(address, **configuration.store_options)
-    open_backend(configuration.target(options.target), store=address, sink=lambda event: None).close()
+    from upshift.engine.tool_runs import opened  # other targets have no tool
+
+    with opened(configuration.target(options.target), address) as tool:
+        tool.confirm()  # before the bucket is asked, and images are made
     store = open_direct(address, **configuration.store_options)
     if store.replica is not None:
         store.replica.prepare()

@@ -29,7 +29,6 @@ class Standing:
 
     phase: str  # "pending", "running", "completed", "failed" or "cancelled"
     message: str | None = None  # why it failed, in the tool's words
-    stopping: bool = False  # whether it is being ended
 
     @property
     def over(self) -> bool:

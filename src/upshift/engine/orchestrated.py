@@ -60,7 +60,7 @@ def execute(
     progress: Progress,
     code_named: CodeNamed | None = None,  # nothing is reused
 ) -> Run:
-    """Have a tool run a graph, and follow it to its end; with ``detach`` only the former.
+    """Have a tool that takes runs do a graph, and follow it to its end; with ``detach`` only the former.
 
     Raises
     ------
@@ -71,7 +71,6 @@ def execute(
     target = configuration.target(options.target)
     address = configuration.store_address(target)
     with opened(target, address) as tool:
-        tool.confirm()
         store = open_direct(address, **configuration.store_options)
         with store.claims.held():
             written = TOOLS[target.backend](

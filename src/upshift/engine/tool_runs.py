@@ -154,10 +154,11 @@ def deleted(tool: Orchestrator) -> Standing:
 
 def settle(rows: Iterable[RunRow], catalog: Catalog, configuration: Configuration) -> None:
     """Of runs that tools do and that are not over on record, record the end where the tool knows it."""
+    away: set[str] = set()  # targets that are not asked a second time
     for row in rows:
-        if not is_tools(row) or row.status not in UNFINISHED:
+        if not is_tools(row) or row.status not in UNFINISHED or row.target in away:
             continue
-        with contextlib.suppress(UpshiftError, NotNow):  # it is asked again
+        try:
             run = ToolRun.of(row, configuration)
             with opened_for(row, configuration) as tool:
                 try:
@@ -169,6 +170,8 @@ def settle(rows: Iterable[RunRow], catalog: Catalog, configuration: Configuratio
                 if standing.over:
                     run.record_end(standing, tool)
                     bring_in(row.id, catalog, run.store)
+        except (UpshiftError, NotNow):  # whoever looks next asks again
+            away.add(row.target)
 
 
 def cancel(row: RunRow, configuration: Configuration) -> str:

@@ -123,7 +123,6 @@ class KubeflowRuns:
         return Standing(
             phase=_PHASES.get(state, "running"),
             message=next((one["message"] for one in errors if one.get("message")), None),
-            stopping=state == "CANCELING",
         )
 
     def words(self, run: str) -> Sequence[tuple[str, str]]:
