@@ -17,14 +17,17 @@ from typing import Any
 import attrs
 import pytest
 
+from counted import LOG, Requests
 from upshift.runtime.storage.objects.azure import AzureContainer
 from upshift.runtime.storage.objects.transport import Request
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIATESTS", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 _SERVER = """
 import logging
+import os
 import threading
 import moto.s3.models
+from counted import LOG, Counted
 from google_dialect import Google
 from moto.s3.responses import S3Response
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -39,7 +42,7 @@ def put_object(self):
         return put(self)
 
 S3Response.put_object = put_object
-s3 = DomainDispatcherApplication(create_backend_app)
+s3 = Counted(DomainDispatcherApplication(create_backend_app), os.environ[LOG])
 server = make_server("127.0.0.1", 0, s3, threaded=True)
 google = make_server("127.0.0.1", 0, Google(s3), threaded=True)
 threading.Thread(target=google.serve_forever, daemon=True).start()
@@ -75,13 +78,21 @@ class BucketHere:
 
 
 @pytest.fixture(scope="session")
-def object_stores() -> Iterator[tuple[str, str]]:
+def requests_of_all(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the object store keeps a line for each request."""
+    log = tmp_path_factory.mktemp("object-store") / "requests"
+    log.touch()
+    return log
+
+
+@pytest.fixture(scope="session")
+def object_stores(requests_of_all: Path) -> Iterator[tuple[str, str]]:
     """The addresses of a running object store: as S3, and as Google Cloud Storage."""
     server = subprocess.Popen(
         [sys.executable, "-c", _SERVER],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), LOG: str(requests_of_all)},
     )
     assert server.stdout is not None
     try:
@@ -155,6 +166,12 @@ def bucket(object_store: str, no_aws: None, monkeypatch: pytest.MonkeyPatch) -> 
     client.create_bucket(Bucket=name)
     yield BucketHere(name, object_store, client)
     client.close()
+
+
+@pytest.fixture
+def requests(bucket: BucketHere, requests_of_all: Path) -> Requests:
+    """What this bucket is asked from now on."""
+    return Requests(requests_of_all, bucket.name)
 
 
 @pytest.fixture

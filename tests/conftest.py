@@ -20,6 +20,8 @@ from buckets import (
     object_stores,
     place,
     platform,
+    requests,
+    requests_of_all,
 )
 from frameworks import cuda_library
 from leftovers import Watch
@@ -45,6 +47,8 @@ __all__ = [
     "object_stores",
     "place",
     "platform",
+    "requests",
+    "requests_of_all",
     "shared_folder",
 ]
 pytest_plugins = ["share"]

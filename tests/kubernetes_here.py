@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kubernetes_scripted import scripted
+from stand_in_registry import StandInRegistry
 
 SHARED, IMAGE = "TEST_KUBERNETES_FOLDER", "TEST_KUBERNETES_IMAGE"
 """Variables for a real one: a folder that this machine and all nodes have, and an image with a Python."""
@@ -30,3 +33,15 @@ def cluster() -> Iterator[tuple[Path, str]]:
         patch.setenv("KUBECONFIG", str(server.kubeconfig))
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder), "python:3.11"
+
+
+@contextmanager
+def registry_with_python() -> Iterator[StandInRegistry]:
+    """A registry with ``python:3.11``, as far as it is looked at before pods run in it."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name in ("usr/local/bin/python3", "usr/local/lib/python3.11/os.py"):
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    with StandInRegistry() as made:
+        made.add("python", "3.11", layers=(content.getvalue(),))
+        yield made

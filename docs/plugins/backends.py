@@ -37,7 +37,7 @@ def _promises() -> str:
     """The tests of the contract suite, with the backends that each of them runs on."""
     sys.path[:0] = [str(_TESTS), str(_TESTS / "contract")]
     suite, kit = import_module("test_backend_contract"), import_module("contract_kit")
-    rows = []
+    rows, shown = [], [*kit.REAL, *kit.BUCKETS]
     for name, test in inspect.getmembers(suite, inspect.isfunction):
         if not name.startswith("test_") or not {"ground", "watched"} & set(
             inspect.signature(test).parameters
@@ -48,9 +48,9 @@ def _promises() -> str:
         line = inspect.getsourcelines(test)[1]
         words = name.removeprefix("test_").replace("_", " ").replace(" mb ", " MB ")
         rows.append(
-            (line, [words[0].upper() + words[1:], *(_YES if one in tested else _NO for one in kit.REAL)])
+            (line, [words[0].upper() + words[1:], *(_YES if one in tested else _NO for one in shown)])
         )
-    return _table(kit.REAL, (row for _, row in sorted(rows)))
+    return _table(shown, (row for _, row in sorted(rows)))
 
 
 def _table(backends: Iterable[str], rows: Iterable[list[str]]) -> str:
@@ -66,6 +66,10 @@ def _rows(backends: Iterable[Capabilities]) -> Iterable[list[str]]:
             continue
         yield [f"`{field.name}`", *(_YES if field.name in one.fields else _NO for one in backends)]
     yield ["runs steps in the image that they ask for", *(_YES if one.images else _NO for one in backends)]
+    yield [
+        "its nodes read and write a [store in a bucket](../how-to/stores.md) themselves",
+        *(_YES if one.buckets else _NO for one in backends),
+    ]
     yield [
         "sources of [secrets](../how-to/secrets.md)",
         *(", ".join(f"`{scheme}:`" for scheme in sorted(one.secrets)) or _NO for one in backends),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract_kit import BACKENDS, BUCKET, Ground, Watched
+from contract_kit import BACKENDS, LOCAL_BUCKET, RAY_BUCKET, SLURM_BUCKET, Ground, Watched
 
 from batch_here import BatchHere, batch_here
 from buckets import KEYS, BucketHere
@@ -23,7 +23,7 @@ IN_CONTAINERS = ("docker", "podman")
 def ground(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Ground]:
-    if request.param in ("slurm", BUCKET):
+    if request.param in ("slurm", SLURM_BUCKET):
         monkeypatch.setenv("SLURM_CONF", slurm_here().environment["SLURM_CONF"])
         monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
     if request.param == "ray":
@@ -35,7 +35,7 @@ def ground(
             yield made
             made.close()
         return
-    if request.param == BUCKET:
+    if request.param == SLURM_BUCKET:
         bucket: BucketHere = request.getfixturevalue("bucket")
         monkeypatch.setenv("UPSHIFT_NODE_HOME", f"{request.getfixturevalue('one_home')}/$SLURMD_NODENAME")
         made = Ground("slurm", tmp_path, store=f"{bucket.address}/team")
@@ -58,6 +58,20 @@ def ground(
         monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
         store = f"{here.bucket.address}/{tmp_path.name}"
         made = Ground(request.param, tmp_path, image=image, options=here.options, store=store)
+        yield made
+        made.close()
+        return
+    if request.param == RAY_BUCKET:
+        bucket = request.getfixturevalue("bucket")
+        monkeypatch.setenv("RAY_API_SERVER_ADDRESS", ray_here().address)
+        there = {**KEYS, "UPSHIFT_NODE_HOME": str(request.getfixturevalue("one_home"))}
+        made = Ground("ray", tmp_path, options={"env_vars": there}, store=f"{bucket.address}/team")
+        yield made
+        made.close()
+        return
+    if request.param == LOCAL_BUCKET:
+        bucket = request.getfixturevalue("bucket")
+        made = Ground("local", tmp_path, store=f"{bucket.address}/team")
         yield made
         made.close()
         return

@@ -23,17 +23,40 @@ from upshift.model.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, T
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store
 
-BACKENDS = ["fake", "local", "docker", "podman", "slurm", "ray", "kubernetes", "aws-batch", "skypilot"]
-FENCED = [name for name in BACKENDS if name != "local"]
+LOCAL_BUCKET = "local over s3"
+"""This machine, which publishes what its folder has."""
+SLURM_BUCKET, RAY_BUCKET = "slurm over s3", "ray over s3"
+BUCKETS = [SLURM_BUCKET, RAY_BUCKET]
+"""Clusters whose nodes share nothing with the engine but a bucket: promises that depend on the store."""
+BACKENDS = [
+    *(
+        "fake",
+        "local",
+        LOCAL_BUCKET,
+        "docker",
+        "podman",
+        "slurm",
+        "ray",
+        "kubernetes",
+        "aws-batch",
+        "skypilot",
+    )
+]
+FENCED = [name for name in BACKENDS if name not in ("local", LOCAL_BUCKET)]
 """Those where a job may be accepted late; ``local`` takes jobs from a socket, in order."""
+
+
+def backend_of(name: str) -> str:
+    """The backend of one of these."""
+    return name.partition(" ")[0]
+
 
 REAL = [name for name in BACKENDS if name != "fake"]
 KEEP_SECRETS = [
-    name for name in REAL if "env" in registry.capabilities_of(Target(name=name, backend=name)).secrets
+    name
+    for name in [*REAL, RAY_BUCKET]
+    if "env" in registry.capabilities_of(Target(name="mine", backend=backend_of(name))).secrets
 ]
-
-BUCKET = "slurm over s3"
-"""A cluster whose nodes share nothing with the engine but a bucket: promises that depend on the store."""
 
 PATIENCE = 60.0
 """Seconds after which an event that was promised is not believed in any more."""
@@ -66,6 +89,8 @@ class Ground:
             capacity=Hardware(cpu_count=4, memory=2**30),
             capabilities=Capabilities(fields=frozenset({"cpu_count", "memory"}), remote=False, strict=False),
         )
+        directly = self.store.replica is not None and registry.capabilities_of(self.target).buckets
+        self._address = self.store.name if directly else self.store.address  # as specs name it
         self._opened: list[Backend] = []
         self._tasks = 0
 
@@ -87,7 +112,7 @@ class Ground:
             pipeline="contract",
             entry=EntryPoint(module="contract_steps", qualname=function),
             code=Code(project=str(Path(__file__).parent), paths=(".",)),
-            store=self.store.name,
+            store=self._address,
             inputs=inputs,
             outputs=tuple(OutputSpec(name=name) for name in outputs),
             cwd=os.getcwd(),

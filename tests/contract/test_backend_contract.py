@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from contract_kit import BACKENDS, BUCKET, FENCED, KEEP_SECRETS, REAL, Ground, Watched
+from contract_kit import BACKENDS, BUCKETS, FENCED, KEEP_SECRETS, REAL, Ground, Watched
 
 from upshift.backends.base import Capabilities, Ended, LogGrew, Started, Waiting
 from upshift.engine.targets import judge
@@ -97,7 +97,7 @@ def test_an_option_that_means_nothing_is_refused(ground: Ground) -> None:
         ground.open()
 
 
-@pytest.mark.parametrize("ground", [*BACKENDS, BUCKET], indirect=True)
+@pytest.mark.parametrize("ground", [*BACKENDS, *BUCKETS], indirect=True)
 def test_a_job_starts_ends_and_leaves_its_result(watched: Watched) -> None:
     job = watched.ground.job("add", inputs={"a": 1, "b": 2})
     result = watched.run(job)
@@ -156,7 +156,7 @@ def test_the_log_has_at_least_what_was_announced(watched: Watched) -> None:
     assert all(size <= len(log) for size in sizes)
 
 
-@pytest.mark.parametrize("ground", [*REAL, BUCKET], indirect=True)
+@pytest.mark.parametrize("ground", [*REAL, *BUCKETS], indirect=True)
 def test_what_a_step_prints_can_be_read_while_it_runs(watched: Watched) -> None:
     job = watched.ground.job("say_and_wait")
     handle = watched.submit(job)
@@ -167,7 +167,7 @@ def test_what_a_step_prints_can_be_read_while_it_runs(watched: Watched) -> None:
     watched.until(Ended, handle)
 
 
-@pytest.mark.parametrize("ground", [*BACKENDS, BUCKET], indirect=True)
+@pytest.mark.parametrize("ground", [*BACKENDS, *BUCKETS], indirect=True)
 def test_values_of_100_mb_go_in_and_come_out(watched: Watched) -> None:
     data = bytes(range(250)) * 400_000
     result = watched.run(watched.ground.job("backwards", inputs={"data": data}))
@@ -211,7 +211,7 @@ def test_jobs_run_beside_each_other(watched: Watched) -> None:
     assert values == [0, 2, 4, 6]
 
 
-@pytest.mark.parametrize("ground", [*BACKENDS, BUCKET], indirect=True)
+@pytest.mark.parametrize("ground", [*BACKENDS, *BUCKETS], indirect=True)
 def test_a_cancelled_job_ends_and_does_not_complete(watched: Watched) -> None:
     job = watched.ground.job("wait")
     handle = watched.started(job)
@@ -249,7 +249,7 @@ def test_cancelling_what_has_ended_does_nothing(watched: Watched) -> None:
     assert result.status == "completed"
 
 
-@pytest.mark.parametrize("ground", [*BACKENDS, BUCKET], indirect=True)
+@pytest.mark.parametrize("ground", [*BACKENDS, *BUCKETS], indirect=True)
 def test_another_engine_finds_a_job_that_runs_and_hears_of_its_end(ground: Ground) -> None:
     first = ground.open()
     job = ground.job("wait")
@@ -261,7 +261,7 @@ def test_another_engine_finds_a_job_that_runs_and_hears_of_its_end(ground: Groun
     second.until(Ended, handle)
 
 
-@pytest.mark.parametrize("ground", [*BACKENDS, BUCKET], indirect=True)
+@pytest.mark.parametrize("ground", [*BACKENDS, *BUCKETS], indirect=True)
 def test_a_job_is_found_without_its_handle(ground: Ground) -> None:
     first = ground.open()
     job, other = ground.job("wait"), ground.job("wait")
@@ -286,7 +286,7 @@ def test_what_has_ended_cannot_be_attached_to(ground: Ground) -> None:
     assert second.find(job) is None
 
 
-@pytest.mark.parametrize("ground", [*(name for name in BACKENDS if name != "fake"), BUCKET], indirect=True)
+@pytest.mark.parametrize("ground", [*REAL, *BUCKETS], indirect=True)
 def test_memory_beyond_what_was_granted_is_out_of_memory(watched: Watched) -> None:
     request = {"memory": "200MB"}
     offer = watched.asked(**request)
@@ -298,7 +298,7 @@ def test_memory_beyond_what_was_granted_is_out_of_memory(watched: Watched) -> No
     assert failure is not None and failure.reason == "out-of-memory", failure
 
 
-@pytest.mark.parametrize("ground", [*FENCED, BUCKET], indirect=True)
+@pytest.mark.parametrize("ground", [*FENCED, *BUCKETS], indirect=True)
 def test_an_attempt_that_was_given_up_does_not_begin_however_late_it_is_accepted(watched: Watched) -> None:
     job = watched.ground.job("add", inputs={"a": 1, "b": 2})
     assert watched.ground.store.claim_attempt(job.spec.task, 1, by="the test")
@@ -308,7 +308,7 @@ def test_an_attempt_that_was_given_up_does_not_begin_however_late_it_is_accepted
     assert not any(isinstance(event, Started) for event in watched.of(handle))
 
 
-@pytest.mark.parametrize("ground", [*FENCED, BUCKET], indirect=True)
+@pytest.mark.parametrize("ground", [*FENCED, *BUCKETS], indirect=True)
 def test_an_attempt_that_has_begun_does_not_begin_once_more(watched: Watched) -> None:
     job = watched.ground.job("wait")
     handle = watched.started(job)

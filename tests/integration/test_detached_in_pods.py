@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from buckets import KEYS, BucketHere
+from kubernetes_here import registry_with_python
 from kubernetes_scripted import Scripted, scripted
 from project import Project
 from skypilot_here import sky_stand_in
-from stand_in_registry import StandInRegistry, layer_with_python
+from stand_in_registry import StandInRegistry
 
 WAITS = """
     import os, time
@@ -51,8 +52,7 @@ def server() -> Iterator[Scripted]:
 
 @pytest.fixture
 def registry() -> Iterator[StandInRegistry]:
-    with StandInRegistry() as made:
-        made.add("python", "3.11", layers=(layer_with_python(),))
+    with registry_with_python() as made:
         yield made
 
 

@@ -16,9 +16,8 @@ import attrs
 
 from upshift.backends.base import Job
 from upshift.backends.scheduler import Arrays, Launch
-from upshift.runtime.supervisor.serving import array
-
-LIST = ".array"
+from upshift.runtime.storage import array_list
+from upshift.runtime.storage.array_list import ENDING, ArrayList
 
 
 @attrs.frozen
@@ -40,8 +39,8 @@ class Draft:
 
     launch: Launch
     parts: Mapping[int | None, Drafted]  # by element; that of no array is under None
-    content: bytes | None = None  # of the list, which is written before it is submitted
-    path: str = ""  # of the list, relative to the store
+    listed: ArrayList | None = None  # which is written before it is submitted
+    path: str = ""  # of that list, relative to the store
 
 
 def drafts(store: str, jobs: Sequence[Drafted], arrays: Arrays | None) -> Iterator[Draft]:
@@ -78,11 +77,11 @@ def draft(store: str, jobs: Sequence[Drafted], arrays: Arrays) -> Draft:
         launch,
         name=name,
         comment=f"upshift {spec.task.run} {spec.task.step}, {len(parts)} tasks",
-        command=(*launch.command[:-1], f"{there}{path}{LIST}"),
+        command=(*launch.command[:-1], f"{there}{path}{ENDING}"),
         output=f"{os.path.join(store, path)}.out",
         elements=tuple(numbered),
     )
-    return Draft(launch, parts, array.pack(specs, share=arrays.share(launch)), path + LIST)
+    return Draft(launch, parts, ArrayList(arrays.share(launch), specs), path + ENDING)
 
 
 def listed(folder: str) -> dict[str, list[tuple[str, int]]]:
@@ -90,11 +89,11 @@ def listed(folder: str) -> dict[str, list[tuple[str, int]]]:
     found: dict[str, list[tuple[str, int]]] = {}
     with contextlib.suppress(FileNotFoundError):
         for entry in os.listdir(folder):
-            if entry.endswith(LIST):
+            if entry.endswith(ENDING):
                 with open(os.path.join(folder, entry), "rb") as file:
-                    specs = array.unpack(file.read())
+                    specs = array_list.unpack(file.read()).names
                 for number, spec in specs.items():
-                    found.setdefault(spec, []).append((entry.removesuffix(LIST), number))
+                    found.setdefault(spec, []).append((entry.removesuffix(ENDING), number))
     return found
 
 

@@ -173,7 +173,7 @@ class ClusterBackend:
             thread.join()
         self._threads.clear()
         with contextlib.suppress(UpshiftError):  # whoever looks for others of the run finds more than that
-            self._jobs.sweep()
+            self._jobs.sweep(last=True)
 
     def launch_of(self, job: Job, name: str, *, sketch: bool = False) -> Launch:
         """A job as it is rendered; in a sketch of it, the runtime may not be in its place yet."""

@@ -18,7 +18,7 @@ from upshift.model.settings.resources import ResourceSettings
 AGAIN = (0.5, 1.0, 2.0, 5.0)
 """Seconds until a scheduler that does not answer is given the engine again; whoever submits it waits."""
 TRAVELING = ("kubernetes", "aws-batch")
-"""Backends whose engines bring themselves."""
+"""Backends whose engines bring themselves, and what they need: images are made before."""
 _REQUEST = ("cpu_count", "memory")
 _DEFAULTS: Mapping[str, Any] = {"cpu_count": 1, "memory": "1GB"}
 _IMAGE = f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim"
@@ -38,8 +38,10 @@ class EngineJob:
 
 @attrs.frozen(kw_only=True)
 class Journey:
-    """How an engine gets to nodes that have nothing of this machine: as a package, in an image."""
+    """How an engine gets to nodes that have nothing of this machine: as a package."""
 
+    python: str = "python3"  # what runs it there
+    images: bool = True  # whether it is in an image
     extras: tuple[str, ...] = ()  # of Upshift, which it needs there
     home: str | None = None  # a folder of the node's own; None: one in its /tmp
 
@@ -85,9 +87,10 @@ class Engines:
         self.private = private
         self.seen = seen
         self.journey = journey
-        own = _checked(target, settings, ("image",) if journey is not None else ())
+        in_image = journey is not None and journey.images
+        own = _checked(target, settings, ("image",) if in_image else ())
         image = own.pop("image", None) or target.options.get("image") or _IMAGE
-        self._image = None if journey is None else image
+        self._image = image if in_image else None
         asked = {**_DEFAULTS, **{name: own[name] for name in _REQUEST if name in own}}
         try:
             self._request = ResourceSettings(**asked)

@@ -170,10 +170,7 @@ def options_of(
     target: Target,
     settings: type,
     *,
-    store: str,
-    title: str,
     own: Collection[str] = (),
-    buckets: bool = False,
     mounts: bool = False,
 ) -> dict[str, Any]:
     """What a target says to all of its steps: fields of their settings, beside options of its ``own``.
@@ -196,12 +193,6 @@ def options_of(
             f"{owner}: the {target.backend} backend mounts nothing",
             why="Steps see the folders of their node.",
             fix="Leave mounts out.",
-        )
-    if "://" in store and not buckets:
-        raise ConfigError(
-            f"{owner}: its store is {store}",
-            why=f"Steps on {title} hand on their results through a folder that all nodes see.",
-            fix='Name one: store = "/shared/upshift".',
         )
     return {name: value for name, value in attrs.asdict(said).items() if name in given}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from upshift.backends.scheduler import State, nodes_of
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.settings.secrets import at_node
 from upshift.model.spec import TaskSpec
+from upshift.runtime.storage import array_list
 from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.replica import side_by_side
 from upshift.runtime.storage.store import Store, open_direct, store_of
@@ -121,8 +121,8 @@ class Jobs:
         lost = watched.said.get("node") if watched.said.get("lost") else None
         self._sink(Ended(handle=watched.handle, reason=reason, message=message, node=lost))
 
-    def sweep(self) -> None:
-        """Remove live records of attempts that are over."""
+    def sweep(self, *, last: bool = False) -> None:
+        """Remove live records of attempts that are over; in a bucket several together, and the last ones."""
         with self.changed:
             over, self._over = self._over, []
         by_store: dict[str, list[Watched]] = {}
@@ -132,7 +132,9 @@ class Jobs:
             store = self.store_of(those[0].spec)
             for watched in those:
                 store.forget_stop(watched.spec.task, watched.spec.attempt)
-            store.live.forget([(watched.spec.task, watched.spec.attempt) for watched in those])
+            store.live.forget([(watched.spec.task, watched.spec.attempt) for watched in those], later=True)
+        for store in self._stores.values() if last else ():
+            store.live.tidy()
 
     def put(self, batch: Batch) -> None:
         """Have what the batch needs where its nodes see it: a folder is as they do."""
@@ -141,17 +143,31 @@ class Jobs:
         if store.direct:
             uploads = self.uploads_of(store)
             uploads.put_blobs(filter(None, {watched.spec.runtime for watched in batch.watched}))
-            side_by_side(partial(self._put_spec, store), [watched.job.spec_path for watched in batch.watched])
-        if batch.draft.content is not None:
-            store.write_array(batch.draft.path, batch.draft.content)
+            self._put_specs(store, batch)
+        elif batch.draft.listed is not None:
+            store.write_array(batch.draft.path, array_list.pack(batch.draft.listed))
 
-    def _put_spec(self, store: Store, path: str) -> None:
-        content = Path(store.address, path).read_bytes()
-        self.uploads_of(store).put(path, content)
-        if not store.put_spec(path, content):
-            raise BackendError(
-                f"another engine has begun {path}", fix="See who owns the run: upshift show RUN."
-            )
+    def _put_specs(self, store: Store, batch: Batch) -> None:
+        """Have specs in the bucket, and before them all that they name; those of an array in its list.
+
+        What is tried again has specs by itself: whoever keeps checkpoints looks for them.
+        """
+        listed, texts = batch.draft.listed, dict[str, str]()
+        together = listed is not None and batch.watched[0].spec.attempt == 1
+
+        def put(path: str) -> None:
+            content = Path(store.address, path).read_bytes()
+            self.uploads_of(store).put(path, content)
+            if together:
+                texts[path.rpartition("/")[2]] = content.decode()
+            elif not store.put_spec(path, content):
+                raise _begun(path)
+
+        side_by_side(put, [watched.job.spec_path for watched in batch.watched])
+        if listed is not None:
+            whole = listed._replace(specs=dict(sorted(texts.items())))
+            if not store.put_array(batch.draft.path, whole):
+                raise _begun(batch.draft.path)
 
     def place_of_order(self, watched: Watched) -> str:
         """Where its nodes find what nobody else may see; in a folder, each of several adds its number."""
@@ -210,6 +226,10 @@ def needs_order(spec: TaskSpec) -> bool:
 def _order_of(job: Job) -> str:
     """The path in the store of what an attempt is told and others must not see."""
     return job.spec_path.removesuffix(".spec.json") + ".order"
+
+
+def _begun(path: str) -> BackendError:
+    return BackendError(f"another engine has begun {path}", fix="See who owns the run: upshift show RUN.")
 
 
 def printed_of(output: str | None, element: int | None) -> Path | None:

@@ -179,7 +179,7 @@ def submit(
                     comment=f"upshift {run} engine",
                     command=_COMMAND
                     if journey is None
-                    else command_of(store, at_address(store, run, order_name(token)), extras=journey.extras),
+                    else command_of(store, at_address(store, run, order_name(token)), journey),
                     output=engine.log if journey is None else None,
                     environment={} if journey is None else surroundings(store, journey),
                 )

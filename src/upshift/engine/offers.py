@@ -312,15 +312,24 @@ def _with_environment(offer: Offer, definition: StepDefinition, backend: Backend
     environment, capabilities = definition.settings.python_environment, backend.capabilities
     if environment is None or capabilities.environments:
         return offer
+    if capabilities.images:
+        got, where = "its image", "in images"
+        fix = "Say what its image has: DockerSettings(requirements=[…], pyproject_path=…)."
+    elif capabilities.remote:
+        got, where = "a Python of its node", "where nodes see no folder of this machine"
+        fix = (
+            "Name a Python of the nodes that has what the step needs, as the target's option python; or a "
+            "store in a folder that they share."
+        )
+    else:
+        got, where = "this environment", "in the environment of the run"
+        fix = "Run it where nodes see this machine's folders, as on Slurm; or install it here."
     shortfall = Shortfall(
         field="environment",
         asked=str(environment),
-        got="its image" if capabilities.images else "this environment",
-        why=f"backend {backend.name} runs steps "
-        + ("in images" if capabilities.images else "in the environment of the run"),
-        fix="Say what its image has: DockerSettings(requirements=[…], pyproject_path=…)."
-        if capabilities.images
-        else "Run it where nodes see this machine's folders, as on Slurm; or install it here.",
+        got=got,
+        why=f"backend {backend.name} runs steps {where}",
+        fix=fix,
     )
     return attrs.evolve(offer, shortfalls=(*offer.shortfalls, shortfall))
 

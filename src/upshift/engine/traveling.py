@@ -11,7 +11,7 @@ Such an engine reaches its own cluster, and runs steps of the target ``local`` b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -62,13 +62,13 @@ def read_order(kind: type[T], address: str) -> T:
     return from_json(kind, content)
 
 
-def command_of(store: Store, order: str, *, extras: Collection[str]) -> tuple[str, ...]:
+def command_of(store: Store, order: str, journey: Journey) -> tuple[str, ...]:
     """The command of an engine; its package is in the store then."""
-    digest = engine_package(store, extras=extras)
+    digest = engine_package(store, extras=journey.extras)
     if store.replica is not None:
         store.replica.upload_blob(blob_key(digest), str(store.blob_path(digest)))
     package = f"{store.name}/{blob_key(digest)}"
-    return ("python3", "-Sc", bootstrap(store.name), package, "-m", _MODULE, order)
+    return (journey.python, "-Sc", bootstrap(store.name), package, "-m", _MODULE, order)
 
 
 def surroundings(store: Store, journey: Journey) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.collect import Tell, refer
 from upshift.runs.stores.references import EXPORTS, References, files_of
+from upshift.runtime.storage import array_list
 from upshift.runtime.storage.objects.base import Meta, Version
 from upshift.runtime.storage.records import REMOVED, safe
 from upshift.runtime.storage.replica import RUN_RECORD, Replica
@@ -16,6 +17,8 @@ from upshift.runtime.storage.store import Store
 
 DAY = 86_400.0
 """Seconds after which an engine without a sign of life is dead, and content that no run ever named is old."""
+_NAMING = (".json", array_list.ENDING)
+"""What records end with that name content."""
 _BATCH = 1000
 """Runs whose records are brought here at once."""
 
@@ -117,7 +120,7 @@ class Survey:
     def _has_changed(self, run: str) -> bool:
         found = False
         for key, meta in self.files[run].items():
-            if key.endswith(".json") and self._read.get(key) != meta.version:
+            if key.endswith(_NAMING) and self._read.get(key) != meta.version:
                 self._read[key] = meta.version
                 found = True
         return found
@@ -132,7 +135,7 @@ class Survey:
 
     def _add_removed(self, run: str, wanted: set[str]) -> None:
         """Results that others have refer to content; all others say what may go at once."""
-        keys = [key for key in self.files[run] if key.endswith(".json")]
+        keys = [key for key in self.files[run] if key.endswith(_NAMING)]
         for key in keys:
             if self._read.get(key) == self.files[run][key].version:
                 continue

@@ -42,6 +42,7 @@ from upshift.runs.stores.bucket_lease import BucketLease
 from upshift.runs.stores.claimed import Claimed
 from upshift.runs.stores.lease import BEAT, EXPIRY
 from upshift.runs.stores.references import References
+from upshift.runtime.storage import array_list
 from upshift.runtime.storage.blobs import digest_of_file
 from upshift.runtime.storage.condemned import Condemned
 from upshift.runtime.storage.digest import split
@@ -418,6 +419,9 @@ def _copy_run(run: str, values: _Values, place: _Place, drafts: Path, done: Copi
             content = source.get(key)
             if content is not None:
                 place.objects.put(key, content.data)
+                if key.endswith(array_list.ENDING):  # a folder has each spec by itself
+                    for name, text in array_list.unpack(bytes(content.data)).specs.items():
+                        place.objects.put(f"{key.rpartition('/')[0]}/{name}", text.encode())
 
     last = f"runs/{run}/{_RUN}"
     for _ in _side_by_side(copy_file, [*others, *(key for key in files if key != last)]):
@@ -482,6 +486,9 @@ def _wrong_with(key: str, content: bytes | None) -> str | None:
             return "it does not match its checksum" if unpack_result(content, key) is None else None
         if key.endswith(".spec.json"):
             unpack_spec(content, key)
+        elif key.endswith(array_list.ENDING):
+            for text in array_list.unpack(content).specs.values():
+                unpack_spec(text.encode(), key)
         elif key.endswith(f"/{_RUN}"):
             from_json(RunRow, content)
         elif key.endswith(".json"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any
 import attrs
 import pytest
 
+from upshift.backends.base import Job
 from upshift.backends.ray.backend import Ray, RayBackend, cause_of, request_of
 from upshift.backends.ray.dashboard import Dashboard, address_of, token_of
 from upshift.backends.ray.nodes import findings, offer, read_nodes
@@ -23,7 +25,7 @@ from upshift.errors import BackendError, ConfigError, RequestRefused, SettingsEr
 from upshift.model.configuration import Target
 from upshift.model.settings.ray import RaySettings
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec import Device, Hardware
+from upshift.model.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
 
 GOLDEN = Path(__file__).parent / "ray_jobs"
 
@@ -282,9 +284,34 @@ def test_options_of_a_target_that_mean_nothing_are_refused(options: dict[str, An
         assert word in str(caught.value)
 
 
-def test_a_store_that_nodes_do_not_see_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a folder that all nodes see"):
-        RayBackend(Target(name="cluster", backend="ray"), store="s3://bucket/x", sink=print)
+@pytest.mark.parametrize(
+    ("python", "begins"),
+    [
+        (None, "python=$(sed -n "),
+        ("/opt/my env/bin/python", "exec env -u RAY_JOB_CONFIG_JSON_ENV_VAR"),
+    ],
+)
+def test_where_nodes_share_a_bucket_they_have_a_python_of_their_own(python: str | None, begins: str) -> None:
+    options = {} if python is None else {"python": python}
+    target = Target(name="cluster", backend="ray", options=options)
+    backend = RayBackend(target, store="s3://bucket/x", sink=print)
+    spec = TaskSpec(
+        task=TaskId(run="r", step="train"),
+        attempt=1,
+        pipeline="p",
+        entry=EntryPoint(module="m", qualname="train"),
+        code=Code(project="/p"),
+        store="s3://bucket/x",
+        runtime=f"sha256:{'a' * 64}",
+    )
+    job = Job(spec=spec, spec_path="runs/r/tasks/train/0.1.spec.json")
+    command = json.loads(request_of(backend.launch_of(job, "train-1")))["entrypoint"]
+    assert command.startswith(begins)
+    assert command.endswith(f" s3://bucket/x/blobs/sha256/aa/{'a' * 62} s3://bucket/x/{job.spec_path}")
+    assert ("'/opt/my env/bin/python' -Sc " if python else "exec env") in command
+    assert sys.executable not in command and str(Path.home()) not in command
+    assert not backend.capabilities.environments and RayBackend.capabilities.environments
+    backend.close()
 
 
 # Causes

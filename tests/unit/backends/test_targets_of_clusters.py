@@ -31,11 +31,6 @@ def test_what_no_job_of_a_scheduler_can_use_is_refused(
     assert refused.value.what == words.format(name=backend.name)
 
 
-def test_a_store_in_a_bucket_is_refused_where_nodes_cannot_work_with_it() -> None:
-    with pytest.raises(ConfigError, match=r"target 'cluster': its store is s3://team/runs"):
-        RayBackend(Target(name="cluster", backend="ray"), store="s3://team/runs", sink=lambda _: None)
-
-
 @pytest.mark.parametrize(
     ("backend", "option", "words"),
     [

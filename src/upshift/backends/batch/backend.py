@@ -445,9 +445,7 @@ class BatchBackend(ClusterBackend):
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
         own = ("image", "profile", "region")
-        options = options_of(
-            target, BatchSettings, store=store, title="AWS Batch", own=(*own, "detach"), buckets=True
-        )
+        options = options_of(target, BatchSettings, own=(*own, "detach"))
         owner = f"target {target.name!r}"
         for name in own:
             if not isinstance(target.options.get(name, ""), str):

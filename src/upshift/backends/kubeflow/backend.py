@@ -44,9 +44,7 @@ class KubeflowBackend:
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        self.options: Mapping[str, object] = options_of(
-            target, KubeflowSettings, store=store, title="Kubeflow", own=_OWN, buckets=True
-        )
+        self.options: Mapping[str, object] = options_of(target, KubeflowSettings, own=_OWN)
         owner = f"target {target.name!r}"
         image = target.options.get("image", "")
         if not isinstance(image, str):

@@ -53,9 +53,7 @@ class KubernetesBackend(ClusterBackend):
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        options = options_of(
-            target, KubernetesSettings, store=store, title="Kubernetes", own=_OWN, buckets=True, mounts=True
-        )
+        options = options_of(target, KubernetesSettings, own=_OWN, mounts=True)
         said = {name: target.options[name] for name in _OWN if name in target.options}
         owner = f"target {target.name!r}"
         for name, value in said.items():

@@ -8,6 +8,9 @@ SIGTERM to all processes at once, and SIGKILL seconds later; one that waits is n
 it starts. So steps are cancelled through the store.
 
 A job on several nodes runs at once, on the head, and waits for its placement group itself: :mod:`.gang`.
+
+Nodes have the store as a folder, and with it the Python that runs Upshift; or the store is in a bucket, and
+they have a Python of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,16 +32,17 @@ import attrs
 
 from upshift.backends.base import Ask, Capabilities, Capacity, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
-from upshift.backends.engines import Engines
+from upshift.backends.engines import Engines, Journey
 from upshift.backends.ray import gang
 from upshift.backends.ray.dashboard import Dashboard, Unknown, address_of
 from upshift.backends.ray.nodes import TYPE, Node, findings, offer, read_nodes
-from upshift.backends.scheduler import Launch, NotNow, State, options_of
+from upshift.backends.scheduler import Launch, NotNow, Reach, State, options_of
 from upshift.errors import BackendError, ConfigError
 from upshift.model.configuration import Target
 from upshift.model.home import home
 from upshift.model.settings.ray import RaySettings
 from upshift.model.settings.sizes import format_size
+from upshift.model.spec import TaskSpec
 from upshift.runtime.launch import seats
 from upshift.runtime.supervisor.serving.sealed_order import ORDER_FILE
 
@@ -55,6 +59,11 @@ _RAY_ITSELF = (
     'exec "$(readlink /proc/$PPID/exe)"'
 )
 """In a shell that Ray starts for a job: the Python that runs Ray, with the packages that it has there."""
+_ITS_PYTHON = (
+    r"python=$(sed -n 's#^[^/]*\(/.*\)/lib[^/]*/python[^/]*/[^/]*/ray/_raylet[.]so$#\1/bin/python3#p' "
+    '/proc/$PPID/maps | head -n 1); test -x "$python" || python=$(readlink /proc/$PPID/exe); '
+)
+"""The same without more than its own environment: what ``python`` is in a job of Ray's."""
 _UNWANTED = ("RAY_JOB_CONFIG_JSON_ENV_VAR", "PYTHONBREAKPOINT", "OMP_NUM_THREADS")
 """What Ray adds to the environment of a job, and a step is not to have: the variables of the job once more, a
 debugger of Ray's, and the threads of a worker."""
@@ -82,7 +91,7 @@ def request_of(launch: Launch) -> str:
         return _gang_of(launch, cpus, resources, without)
     request: dict[str, Any] = {
         "submission_id": launch.name,
-        "entrypoint": " ".join(["exec env", *(f"-u {name}" for name in without), shlex.join(launch.command)]),
+        "entrypoint": _entrypoint(launch.command, without),
         "entrypoint_num_cpus": cpus,  # with none at all it would run on the head
         "metadata": {"upshift": launch.comment, "asks": _asked(launch)},
         "runtime_env": {"env_vars": _variables(launch)},
@@ -96,6 +105,13 @@ def request_of(launch: Launch) -> str:
     if said.get("labels"):
         request["entrypoint_label_selector"] = dict(said["labels"])
     return json.dumps(request, indent=2, ensure_ascii=False) + "\n"
+
+
+def _entrypoint(command: Sequence[str], without: Iterable[str]) -> str:
+    """The command for a shell, without these variables."""
+    program, *words = command
+    found, python = (_ITS_PYTHON, '"$python"') if program == gang.OF_RAY else ("", shlex.quote(program))
+    return found + " ".join(["exec env", *(f"-u {name}" for name in without), python, shlex.join(words)])
 
 
 def _gang_of(launch: Launch, cpus: float, resources: Mapping[str, float], without: list[str]) -> str:
@@ -130,7 +146,8 @@ def _gang_of(launch: Launch, cpus: float, resources: Mapping[str, float], withou
 
 def _variables(launch: Launch) -> dict[str, str]:
     """The environment of a job."""
-    return {**launch.settings.get("env_vars", {}), "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT)}
+    said = launch.settings.get("env_vars", {})
+    return {**launch.environment, **said, "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT)}
 
 
 def _asked(launch: Launch) -> str:
@@ -153,6 +170,7 @@ class Ray:
 
     dashboard: Dashboard
     grows: bool = False  # whether an autoscaler adds nodes
+    home: str | None = None  # the folder of this machine that nodes have, too; None: they share none
     title: str = "Ray"
     signals: bool = False
     seat: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -202,7 +220,8 @@ class Ray:
     def submit(self, script: str, more: Mapping[str, str]) -> str:
         """The id is ours: the name of the job."""
         request = json.loads(script)
-        request["runtime_env"]["env_vars"].update(more, UPSHIFT_HOME=str(home()))
+        shared = {} if self.home is None else {"UPSHIFT_HOME": self.home}
+        request["runtime_env"]["env_vars"] = {**more, **request["runtime_env"]["env_vars"], **shared}
         try:
             self.dashboard.ask("POST", "/api/jobs/", request)
         except Unknown:
@@ -348,24 +367,61 @@ class RayBackend(ClusterBackend):
         environments=True,
         remote=True,
         strict=True,
+        buckets=True,
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        options = options_of(
-            target, RaySettings, store=store, title="Ray", own=("address", "autoscaling", "detach")
-        )
+        own = ("address", "autoscaling", "detach", "python")
+        options = options_of(target, RaySettings, own=own)
         owner = f"target {target.name!r}"
         address, grows = target.options.get("address"), target.options.get("autoscaling", False)
+        self._python = target.options.get("python")
         if not isinstance(grows, bool):
             raise ConfigError(f"{owner}: autoscaling = {grows!r} is invalid", fix="Write true or false.")
-        if address is not None and not isinstance(address, str):
-            raise ConfigError(
-                f"{owner}: address = {address!r} is invalid", fix='Write address = "http://HEAD:8265".'
-            )
-        cluster = Ray(Dashboard(address_of(address)), grows=grows)
+        for name, said, example in (
+            ("address", address, "http://HEAD:8265"),
+            ("python", self._python, "/opt/venv/bin/python"),
+        ):
+            if said is not None and not (isinstance(said, str) and said.strip()):
+                raise ConfigError(
+                    f"{owner}: {name} = {said!r} is invalid", fix=f'Write {name} = "{example}".'
+                )
+        self._alone = "://" in store  # whether nodes have nothing of this machine
+        cluster = Ray(Dashboard(address_of(address)), grows=grows, home=None if self._alone else str(home()))
+        if self._alone:
+            self.capabilities = attrs.evolve(type(self).capabilities, environments=False)
         super().__init__(cluster, name=self.name, store=store, sink=sink, options=options, is_seen=True)
         self._dashboard = cluster.dashboard
-        self.engines = Engines(target, cluster, RaySettings, options, private=False)
+        self._address_said = address
+        python = self._python or gang.OF_RAY
+        self.engines = Engines(
+            target,
+            cluster,
+            RaySettings,
+            options,
+            private=False,
+            seen=self._seen,
+            journey=Journey(python=python, images=False) if self._alone else None,
+        )
+
+    def _seen(self, target: Target) -> Target | None:
+        """A target as an engine on a node has it, by the same address of the dashboard."""
+        if not self._alone:
+            return target
+        if target.backend != self.name or target.options.get("address") != self._address_said:
+            return None
+        return attrs.evolve(target, options={**target.options, "address": self._dashboard.address})
+
+    def reach(self, spec: TaskSpec) -> Reach:
+        """Folders and the Python of this machine; or the bootstrap, and the Python that the nodes have."""
+        python = spec.interpreter or self._python or (gang.OF_RAY if self._alone else None)
+        return Reach(python=python, bootstrap=self._alone)
+
+    def images(self) -> Finding:
+        """What steps run in."""
+        if not self._alone:
+            return super().images()
+        return Finding(name="images", text=f"none: steps run in {self._python or 'the Python that runs Ray'}")
 
     def capacity(self) -> Capacity:
         """Ray queues jobs itself, and its head has a process's memory for each."""

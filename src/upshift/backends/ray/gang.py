@@ -22,6 +22,8 @@ import subprocess
 import sys
 from typing import Any
 
+OF_RAY = "python-of-ray"
+"""In the place of a command's program: the Python that runs Ray, where each node has its own."""
 LEAVING = 60.0
 """Seconds that supervisors are given to end once one of them has."""
 SAID = 2000
@@ -49,9 +51,10 @@ class Node:
             if os.getppid() != here:
                 os._exit(1)
 
+        program, *words = command
         own = {name: value for name, value in os.environ.items() if name not in without}
         done = subprocess.run(
-            command,
+            [sys.executable if program == OF_RAY else program, *words],
             env={**own, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -102,7 +105,8 @@ def main(asked: dict[str, Any]) -> int:
     running = {}
     for number, (actor, address) in enumerate(zip(actors, addresses, strict=True)):
         seat = dict(zip(asked["seat"], (str(number), addresses[0], address, address), strict=True))
-        own = {asked["order"]: f"{order}.{number}", "RAY_ADDRESS": os.environ["RAY_ADDRESS"]}
+        told = order if "://" in order else f"{order}.{number}"  # an object, or a file for each node
+        own = {asked["order"]: told, "RAY_ADDRESS": os.environ["RAY_ADDRESS"]}
         running[actor.supervise.remote(asked["command"], {**seat, **own}, asked["without"])] = address
     code, ended = 0, False
     while running:

@@ -189,9 +189,7 @@ class SkyPilotBackend(ClusterBackend):
     no_engines = "On a rented machine an engine would need SkyPilot itself, and your login to its API server."
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        options = options_of(
-            target, SkyPilotSettings, store=store, title="SkyPilot", own=("sky", "image"), buckets=True
-        )
+        options = options_of(target, SkyPilotSettings, own=("sky", "image"))
         owner = f"target {target.name!r}"
         for name in ("sky", "image"):
             if not isinstance(target.options.get(name, ""), str):

@@ -448,10 +448,7 @@ class SlurmBackend(ClusterBackend):
         options = options_of(
             target,
             SlurmSettings,
-            store=store,
-            title="Slurm",
             own=("containers", "detach", "ssh"),
-            buckets=True,
             mounts=kind is not None,
         )
         if re.search(r"[\"'\\\n]", store):

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from upshift.errors import BlobDamaged, BlobMissing
 from upshift.model.spec.task import TaskId
-from upshift.runtime.storage import manifest
+from upshift.runtime.storage import array_list, manifest
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.records import task_path
 from upshift.runtime.storage.serializers import names_blobs, serializer_named
@@ -79,6 +79,11 @@ class References:
     def add_record(self, path: str, content: bytes) -> None:
         """What the content of a record refers to, by its path."""
         if path.endswith(_PLAIN):
+            return
+        if path.endswith(array_list.ENDING):
+            with contextlib.suppress(ValueError):  # one that is torn was never submitted
+                for text in array_list.unpack(content).specs.values():
+                    self.add(text.encode())
             return
         self.add(content)
         if b'"origin"' in content and path.endswith("/tasks.json"):

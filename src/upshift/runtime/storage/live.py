@@ -39,6 +39,8 @@ MOST = 8 << 20
 FEW = 50
 """Bulletins that are kept; then the files themselves are put where they belong, if that is not much."""
 LITTLE = 1 << 20
+TOGETHER = 200
+"""Bulletins that are removed together: one request, and a list of live records has no more of them."""
 RESULT = "result.json"
 REWRITTEN = ".series"
 """Files that now and then are written anew, shorter than before."""
@@ -59,8 +61,11 @@ class Live(Protocol):
     def hear(self, run: str, names: Collection[str]) -> Iterator[tuple[str, Said]]:
         """What is new of these attempts of a run, each named as by :func:`name_of`."""
 
-    def forget(self, tasks: Collection[tuple[TaskId, int]]) -> None:
-        """Remove what was said of attempts whose ends are known."""
+    def forget(self, tasks: Collection[tuple[TaskId, int]], *, later: bool = False) -> None:
+        """Remove what was said of attempts whose ends are known; ``later``: together with that of others."""
+
+    def tidy(self) -> None:
+        """Remove what was left for later."""
 
 
 def name_of(task: TaskId, attempt: int) -> str:
@@ -100,12 +105,15 @@ class LiveFolder:
                 self._seen[entry.path] = stamp
                 yield entry.name, said
 
-    def forget(self, tasks: Collection[tuple[TaskId, int]]) -> None:
+    def forget(self, tasks: Collection[tuple[TaskId, int]], *, later: bool = False) -> None:
         for task, attempt in tasks:
             path = f"{self._root}/{live_path(task, attempt)}"
             self._seen.pop(path, None)
             with contextlib.suppress(OSError):
                 os.unlink(path)
+
+    def tidy(self) -> None:
+        """Nothing is left for later."""
 
 
 class LiveBucket:
@@ -118,6 +126,7 @@ class LiveBucket:
         self._heard: dict[str, int] = {}  # the last bulletin, by the folder of an attempt
         self._said: dict[str, dict[str, Any]] = {}
         self._there: dict[str, list[str]] = {}  # keys as they were listed last
+        self._over: list[str] = []  # keys of bulletins that are to be removed
 
     def say(self, task: TaskId, attempt: int, said: Said, *, last: bool = False) -> None:
         where = live_path(task, attempt)
@@ -146,13 +155,22 @@ class LiveBucket:
             if said:
                 yield where.removeprefix(folder), dict(said)
 
-    def forget(self, tasks: Collection[tuple[TaskId, int]]) -> None:
+    def forget(self, tasks: Collection[tuple[TaskId, int]], *, later: bool = False) -> None:
         keys: list[str] = []
         for task, attempt in tasks:
             where = live_path(task, attempt)
             keys += self._there.pop(where, [])
             self._heard.pop(where, None)
             self._said.pop(where, None)
+        if later:
+            self._over += keys
+            if len(self._over) >= TOGETHER:
+                self.tidy()
+        elif keys:
+            self._replica.objects.delete(keys)
+
+    def tidy(self) -> None:
+        keys, self._over = self._over, []
         if keys:
             self._replica.objects.delete(keys)
 

@@ -33,6 +33,7 @@ import attrs
 
 from upshift.errors import StoreError
 from upshift.model.home import home, make_folder
+from upshift.runtime.storage import array_list
 from upshift.runtime.storage.condemned import Condemned
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import available, replacing
@@ -48,7 +49,7 @@ APPENDED = (".log", ".series", ".metrics", ".cards", ".trouble")
 """Files of attempts that are written by one process to their end: of equal length is equal content."""
 _REWRITTEN = ".series"
 """That one is written anew now and then, shorter than before."""
-_OF_ATTEMPTS = (".claim", ".stop")
+_OF_ATTEMPTS = re.compile(r"\.(claim|stop|order)$")
 """Records that are looked for where the attempt is known to be at work."""
 OVER = frozenset({"completed", "failed", "cancelled"})
 
@@ -358,10 +359,21 @@ class Replica:
         for meta in self.objects.list(folder):
             name = meta.key.removeprefix(folder)
             final = "/" in name and os.path.exists(f"{self.root}/{meta.key}")
-            passing = name.startswith("live/") or name.endswith((*APPENDED, *_OF_ATTEMPTS))
+            passing = name.startswith("live/") or name.endswith(APPENDED) or _OF_ATTEMPTS.search(name)
             if name not in (RUN_RECORD, PACK, REMOVED) and not final and not passing:
                 wanted.append(meta.key)
         side_by_side(bring, wanted)
+        for key in wanted:
+            if key.endswith(array_list.ENDING):
+                self._take_specs(key)
+
+    def _take_specs(self, key: str) -> None:
+        """Have the specs here by themselves that the list of an array has."""
+        content = self._records.read(key)
+        for name, text in array_list.unpack(content).specs.items() if content is not None else ():
+            path = f"{key.rpartition('/')[0]}/{name}"
+            if not os.path.exists(f"{self.root}/{path}"):
+                self._records.write(path, text.encode())
 
     def replace_record(self, key: str, content: bytes) -> None:
         """Have a record here as the bucket has it."""

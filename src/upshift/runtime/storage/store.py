@@ -13,6 +13,8 @@ from upshift.model.checks import BUCKETS, PLACES, in_bucket, local_path, shown
 from upshift.model.configuration import DURABILITIES, VERIFY
 from upshift.model.spec.codec import to_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
+from upshift.runtime.storage import array_list
+from upshift.runtime.storage.array_list import ArrayList
 from upshift.runtime.storage.blobs import Blobs
 from upshift.runtime.storage.bucket_records import BucketRecords
 from upshift.runtime.storage.claims import Claims
@@ -315,6 +317,18 @@ class Store:
     def write_array(self, relative: str, content: bytes) -> None:
         """Write the list of an array of attempts, beside their specs."""
         self._records.write(relative, content)
+
+    def put_array(self, relative: str, listed: ArrayList) -> bool:
+        """Have the list of an array, and the specs in it, in the bucket. False: there is another one."""
+        if self._records.create(relative, array_list.pack(listed)):
+            return True
+        found = self._records.read(relative)
+        return found is not None and array_list.unpack(found) == listed
+
+    def keep_spec(self, relative: str, text: str) -> None:
+        """Have a spec here that the list of an array has in the bucket."""
+        assert self.replica is not None
+        self.replica.replace_record(relative, text.encode())
 
     def read_array(self, relative: str) -> bytes:
         """The list of an array."""

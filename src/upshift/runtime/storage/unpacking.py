@@ -41,12 +41,13 @@ def unpack(digest: str, store: Store, folder: Path, *, extract: Extract | None =
     destination = folder_of(digest, folder)
     if _has_entries(destination):
         return destination
+    archive = store.blob_path(digest)  # which brings it, and is one request less than to look for it first
     store.check(digest)
     draft = destination.with_name(f".{destination.name}.{secrets.token_hex(6)}")
     try:
         make_folder(draft.parent)
         draft.mkdir()
-        (extract or _extract)(store.blob_path(digest), draft)
+        (extract or _extract)(archive, draft)
         os.rename(draft, destination)
     except OSError as error:
         # Another process was faster; what it unpacked has the same content.

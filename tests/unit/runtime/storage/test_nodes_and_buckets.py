@@ -7,14 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from buckets import BucketHere
-from upshift.model.spec import Code, EntryPoint, TaskId, TaskResult, TaskSpec
+from upshift.model.spec import Code, EntryPoint, TaskId, TaskResult, TaskSpec, to_json
+from upshift.runs.catalog.rows import RunRow
+from upshift.runs.copying import check_store, copy_store
+from upshift.runs.stores.references import References
 from upshift.runtime.step.checkpoint import checkpoints_of
-from upshift.runtime.storage import artifacts, live
+from upshift.runtime.storage import array_list, artifacts, live
+from upshift.runtime.storage.array_list import ArrayList
 from upshift.runtime.storage.checkpoints import Name, Part, discard
 from upshift.runtime.storage.live import name_of
+from upshift.runtime.storage.objects.folder import FolderObjects
+from upshift.runtime.storage.objects.opening import open_objects
 from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.store import Store, open_direct, open_store
 
@@ -167,3 +174,60 @@ def test_a_checkpoint_of_several_nodes_is_complete_when_all_have_put_their_part(
     assert sizes == [None, None, None, 46]
     found = checkpoints_of(machine("late"), TASK, ranks=4).newest("k")
     assert found is not None and sorted(os.listdir(found.folder)) == [f"part{rank}" for rank in range(4)]
+
+
+def a_row(store: str) -> RunRow:
+    return RunRow(
+        id="r", pipeline="p", status="completed", target="there", store=store, started=1.0, user="ada",
+        tags=(), source={}, params={},
+    )  # fmt: skip
+
+
+def listed(node: Store, inputs: Any = None) -> tuple[str, ArrayList]:
+    """A list of an array with the spec of its only task, and where it is."""
+    made = attrs.evolve(spec(node.name), inputs=inputs or {})
+    name = Path(node.spec_path(TASK, 1)).name
+    text = to_json(made).decode()
+    return f"{Path(node.spec_path(TASK, 1)).parent}/train.array", ArrayList(1.0, {7: name}, {name: text})
+
+
+def test_another_machine_has_the_specs_that_are_in_the_list_of_an_array(machine: Machine) -> None:
+    engine = machine("engine")
+    path, said = listed(engine)
+    assert engine.put_array(path, said)
+    engine.write_record("r", "run.json", b'{"status": "running"}')
+    late = machine("late")
+    assert late.replica is not None
+    late.replica.bring_run("r")
+    here = open_store(late.name)
+    assert [one.task for one in here.unfinished("r")] == [TASK]
+    assert here.read_spec(here.spec_path(TASK, 1)) == spec(engine.name)
+
+
+def test_of_two_engines_that_put_the_list_of_an_array_the_first_one_counts(machine: Machine) -> None:
+    one, other = machine("one"), machine("other")
+    path, said = listed(one)
+    assert one.put_array(path, said)
+    assert other.put_array(path, said)  # as when an answer was lost
+    assert not machine("third").put_array(path, said._replace(share=2.0))
+
+
+def test_what_the_specs_in_a_list_name_is_known_to_gc_and_copies_have_them_by_themselves(
+    machine: Machine, tmp_path: Path
+) -> None:
+    engine = machine("engine")
+    value = artifacts.save(b"\x07" * 3_000_000, engine)
+    path, said = listed(engine, {"x": value})
+    assert engine.put_array(path, said)
+    engine.write_record("r", "run.json", to_json(a_row(engine.address)))
+    references = References(engine)
+    references.add_record(path, array_list.pack(said))
+    assert references.blobs == {bytes.fromhex(value.digest.partition(":")[2])}
+    assert copy_store(open_objects(engine.name), FolderObjects(tmp_path / "copy")).problems == []
+    copied = open_store(str(tmp_path / "copy"))
+    assert copied.read_spec(copied.spec_path(TASK, 1)).inputs == {"x": value}
+    copied.check(value.digest)
+    assert check_store(open_objects(engine.name)).problems == []
+    engine.write_array(path, array_list.pack(said._replace(specs={"0.1.spec.json": "{"})))
+    (problem,) = check_store(open_objects(engine.name)).problems
+    assert "train.array" in problem and "cannot be read" in problem

@@ -1,19 +1,19 @@
 """One element of a job array: its own task, and then those of elements that have not started.
 
-Beside the specs of an array is a list of them (:func:`pack`). Each task is claimed by whoever begins it, so
-that many short tasks share the start of an interpreter, and a long one has a job of its own: an element goes
-on for a moment only, and only where the step before has completed. An element whose task has been taken by
-another one leaves, so that the engine may withdraw it at any time.
+Beside the specs of an array is a list of them (:mod:`upshift.runtime.storage.array_list`). Each task is
+claimed by whoever begins it, so that many short tasks share the start of an interpreter, and a long one has a
+job of its own: an element goes on for a moment only, and only where the step before has completed. An element
+whose task has been taken by another one leaves, so that the engine may withdraw it at any time.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from upshift.runtime.storage import array_list
 
 if TYPE_CHECKING:  # an element that has nothing to do leaves before it is imported
     from upshift.runtime.storage.store import Store
@@ -24,28 +24,19 @@ _SPREAD = 0.6180339887
 Multiples of the golden ratio lie far from each other, so that elements rarely want the same one."""
 
 
-def pack(specs: Mapping[int, str], *, share: float) -> bytes:
-    """The list of an array: file names of specs by element; ``share``: seconds in which it takes another."""
-    return json.dumps({"share": share, "specs": specs}).encode()
-
-
-def unpack(content: bytes) -> dict[int, str]:
-    """The specs of a list by element."""
-    return {int(number): name for number, name in json.loads(content)["specs"].items()}
-
-
 class Element:
-    """The element of this number, of the array whose list is at a path relative to the store."""
+    """The element of this number, of the array whose list is at a path relative to the store.
+
+    Schedulers start elements in order. So the last one need not look for others, where looking is a request.
+    """
 
     def __init__(self, store: Store, relative: str, number: int) -> None:
         self.number = number
         self._store = store
-        self._list = relative
+        self._path_of_list = relative
         self._folder = os.path.dirname(relative)
         self._began = time.monotonic()
-        content = store.read_array(relative)
-        self._share = float(json.loads(content)["share"])
-        self._specs = unpack(content)
+        self._list = array_list.unpack(store.read_array(relative))
         self._first = True
         self._taken: set[str] | None = None  # claims that are known, where to look for them is a request
 
@@ -53,12 +44,13 @@ class Element:
         """The spec of its next task, which is claimed: at first only its own. None: it has nothing to do."""
         if self._first:
             self._first = False
-            own = self._specs[self.number]
+            own = self._list.names[self.number]
             return self._path(own) if self._is_mine(own) else None
-        while time.monotonic() - self._began <= self._share:
+        looks = not (self._store.direct and self.number == max(self._list.names))
+        while looks and time.monotonic() - self._began <= self._list.share:
             if self._taken is None or not self._store.direct:
-                self._taken = set(self._store.names_beside(self._list))
-            free = [name for _, name in sorted(self._specs.items()) if _claim(name) not in self._taken]
+                self._taken = set(self._store.names_beside(self._path_of_list))
+            free = [name for _, name in sorted(self._list.names.items()) if _claim(name) not in self._taken]
             if not free:
                 return None
             name = free[int(len(free) * (self.number * _SPREAD % 1))]
@@ -69,7 +61,11 @@ class Element:
         return None
 
     def _is_mine(self, name: str) -> bool:
-        return self._store.claim_spec(self._path(name), by=claim_of(self.number))
+        if not self._store.claim_spec(self._path(name), by=claim_of(self.number)):
+            return False
+        if name in self._list.specs:
+            self._store.keep_spec(self._path(name), self._list.specs[name])
+        return True
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
@@ -80,7 +76,7 @@ def is_taken(path: str, number: int) -> bool:
     if "://" in path:
         return False
     with open(path, "rb") as file:
-        name = unpack(file.read())[number]
+        name = array_list.unpack(file.read()).names[number]
     return os.path.exists(os.path.join(os.path.dirname(path), _claim(name)))
 
 
