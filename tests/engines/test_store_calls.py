@@ -76,7 +76,7 @@ def of_steps(requests: list[str]) -> dict[str, Counter[str]]:
     return found
 
 
-def test_a_trivial_task_takes_six_requests(
+def test_a_trivial_task_takes_at_most_six_requests(
     target: tuple[str, int], requests: Requests, tmp_path: Path
 ) -> None:
     said, mapped = target
@@ -86,10 +86,11 @@ def test_a_trivial_task_takes_six_requests(
     assert project.show()["status"] == "completed"
     asked = requests.lines()
     found = of_steps(asked)
-    print({name: (kinds.total(), dict(kinds)) for name, kinds in found.items()})
-    print(Counter(map(kind_of, asked)), len(asked))
     assert found["first"].total() <= MOST, found["first"]
     assert found["then"].total() / 2 <= MOST, found["then"]
-    assert found["each"].total() / mapped <= MOST, found["each"]
+    # How many claims are lost depends on who comes first; all else is 5.5 for each task, and the list itself.
+    lost = max(0, found["each"]["PUT claim"] - mapped) + found["each"]["GET claim"]
+    assert found["each"].total() - lost <= (MOST - 0.5) * mapped + 1, found["each"]
+    assert found["each"].total() <= (MOST + 0.5) * mapped, found["each"]
     # What is over is removed together, and a look is one for all tasks.
     assert sum(line.startswith("POST") for line in asked) <= 4

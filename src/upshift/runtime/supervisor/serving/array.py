@@ -27,7 +27,10 @@ Multiples of the golden ratio lie far from each other, so that elements rarely w
 class Element:
     """The element of this number, of the array whose list is at a path relative to the store.
 
-    Schedulers start elements in order. So the last one need not look for others, where looking is a request.
+    In a bucket, a look at what is free is a request, and so is a claim that is lost. There an element looks
+    once, and takes its share of what is free: those that are left have elements of their own, which begin as
+    others leave. Schedulers start elements in order: those of the second half would find little, and do not
+    look.
     """
 
     def __init__(self, store: Store, relative: str, number: int) -> None:
@@ -38,7 +41,8 @@ class Element:
         self._began = time.monotonic()
         self._list = array_list.unpack(store.read_array(relative))
         self._first = True
-        self._taken: set[str] | None = None  # claims that are known, where to look for them is a request
+        self._taken: set[str] = set()  # claims as they were seen last
+        self._turns: int | None = None  # further tasks that it takes, where a look is a request
 
     def claim(self) -> str | None:
         """The spec of its next task, which is claimed: at first only its own. None: it has nothing to do."""
@@ -46,19 +50,35 @@ class Element:
             self._first = False
             own = self._list.names[self.number]
             return self._path(own) if self._is_mine(own) else None
-        looks = not (self._store.direct and self.number == max(self._list.names))
-        while looks and time.monotonic() - self._began <= self._list.share:
-            if self._taken is None or not self._store.direct:
-                self._taken = set(self._store.names_beside(self._path_of_list))
+        shared = self._store.direct
+        if (
+            shared
+            and self._turns is None
+            and self.number > sorted(self._list.names)[len(self._list.names) // 2]
+        ):
+            return None
+        while time.monotonic() - self._began <= self._list.share:
+            if not shared or self._turns is None:
+                self._look()
             free = [name for _, name in sorted(self._list.names.items()) if _claim(name) not in self._taken]
-            if not free:
+            if not free or (shared and not self._turns):
                 return None
             name = free[int(len(free) * (self.number * _SPREAD % 1))]
             self._taken.add(_claim(name))
+            self._turns = (self._turns or 0) - 1
             if self._is_mine(name):
                 return self._path(name)
-            self._taken = None  # somebody was faster, and may be with others, too
+            if shared:  # somebody was faster: there are others enough
+                return None
         return None
+
+    def _look(self) -> None:
+        """See which tasks are free, and how many of them each element at work takes."""
+        there = set(self._store.names_beside(self._path_of_list))
+        names = self._list.names.values()
+        self._taken = {_claim(name) for name in names} & there
+        at_work = sum(_result(name) not in there for name in names if _claim(name) in self._taken)
+        self._turns = (len(names) - len(self._taken)) // (at_work + 1)
 
     def _is_mine(self, name: str) -> bool:
         if not self._store.claim_spec(self._path(name), by=claim_of(self.number)):
@@ -94,3 +114,7 @@ def element_in(claim: str) -> int | None:
 
 def _claim(spec: str) -> str:
     return spec.removesuffix(SPEC) + ".claim"
+
+
+def _result(spec: str) -> str:
+    return spec.removesuffix(SPEC) + ".result.json"
