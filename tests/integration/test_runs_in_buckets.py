@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from buckets import BucketHere
+from counted import Requests
 from postgres_here import postgres_here
 from project import Project
 from upshift.runs.copying import check_store
@@ -177,6 +178,28 @@ def test_another_machine_sees_a_run_and_reuses_its_results(
     whole(anywhere)
     value = second.python("-c", "import upshift; print(upshift.get_run('latest').output)").out
     assert value == "['0 ä.bin', '1 ä.bin', '2 ä.bin']\n"
+
+
+def test_what_is_reused_takes_no_requests_of_its_own(
+    project: Project, second: Project, store: str, requests: Requests
+) -> None:
+    tasks = 60
+    code = """
+        @step
+        def each(x: int) -> int:
+            return x + 1
+
+        @pipeline
+        def mapped(n: int):
+            return each.map(x=list(range(n)))
+    """
+    project.run(code, "-p", f"n={tasks}")
+    for machine in (project, second):
+        before = len(requests.lines())
+        machine.upshift("run", "pipeline.py", "-p", f"n={tasks}")
+        assert all(task["cached"] for task in machine.tasks("each"))
+        # Whatever a run itself takes, and its leases while it works: nothing of that is for each task.
+        assert len(requests.lines()) - before < tasks
 
 
 def test_a_report_is_made_on_a_machine_that_has_never_seen_the_run(
