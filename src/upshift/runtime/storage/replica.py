@@ -128,9 +128,13 @@ class Replica:
     def forget_attempt(self, base: str) -> None:
         """Remove what is here of an attempt that the bucket has, from a node that worked for it."""
         folder, begin = base.rpartition("/")[::2]
-        for name in os.listdir(f"{self.root}/{folder}"):
+        names: list[str] = []
+        with contextlib.suppress(FileNotFoundError):  # another process of this node has removed it
+            names = os.listdir(f"{self.root}/{folder}")
+        for name in names:
             if name.startswith(begin):
-                os.unlink(f"{self.root}/{folder}/{name}")
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{self.root}/{folder}/{name}")
         with contextlib.suppress(OSError):  # others are at work
             os.removedirs(f"{self.root}/{folder}")
 

@@ -231,3 +231,13 @@ def test_what_the_specs_in_a_list_name_is_known_to_gc_and_copies_have_them_by_th
     engine.write_array(path, array_list.pack(said._replace(specs={"0.1.spec.json": "{"})))
     (problem,) = check_store(open_objects(engine.name)).problems
     assert "train.array" in problem and "cannot be read" in problem
+
+
+def test_processes_of_a_node_may_all_remove_what_one_has_removed(machine: Machine) -> None:
+    node = machine("node")
+    path, said = listed(node)
+    assert node.replica is not None and node.put_array(path, said)
+    for _ in range(2):  # the second finds neither the list nor its folder
+        node.replica.forget_attempt(path)
+    assert not Path(node.address, path).exists()
+    assert node.read_array(path)  # from the bucket

@@ -54,7 +54,7 @@ class Element:
         if (
             shared
             and self._turns is None
-            and self.number > sorted(self._list.names)[len(self._list.names) // 2]
+            and self.number >= sorted(self._list.names)[len(self._list.names) // 2]
         ):
             return None
         while time.monotonic() - self._began <= self._list.share:
