@@ -175,9 +175,12 @@ def test_an_engine_that_is_a_job_of_rays_brings_itself_and_is_followed_from_anyw
     go = tmp_path / "go"
     said = project.upshift("run", "pipeline.py", "--on", "cluster", "--detach", "-p", f"until={go}")
     assert "its engine is job engine-example-" in said.err
-    until_printed(second, "it waits")
+    follower = second.start("logs", "latest", "-f")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "[wait] it waits\n"
     go.touch()
-    assert "[wait] it goes on\n" in second.upshift("logs", "latest", "-f", timeout=PATIENCE).out
+    out, err = follower.communicate(timeout=PATIENCE)
+    assert (out, follower.returncode) == ("[wait] it goes on\n", 0), err
     assert second.show()["status"] == "completed"
     assert "wait: completed in" in second.upshift("logs", "latest", "--engine", "-f").out
     whole(store)
