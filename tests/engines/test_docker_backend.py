@@ -187,6 +187,7 @@ def test_a_step_beyond_its_memory_is_told_apart_by_the_kernels_own_count(either:
     assert "eating" in outcome.out
     assert "asked for 120 MB of memory, and reached 120 MB, where the kernel stopped it" in outcome.err
     assert either.attempt("eat")["reason"] == "out-of-memory"
+    assert not (either.folder / "oom").exists()  # Podman writes it where it was started
 
 
 def test_a_supervisor_beyond_the_memory_is_told_apart_by_the_engines_own_word(project: Project) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import attrs
@@ -94,7 +95,13 @@ def order_for(spec: TaskSpec, secrets: Mapping[str, str], grant: Grant | None) -
     )
 
 
-def talk(command: Sequence[str], *, stdin: int, stderr: int | IO[bytes]) -> subprocess.Popen[bytes]:
+def talk(
+    command: Sequence[str],
+    *,
+    stdin: int,
+    stderr: int | IO[bytes],
+    folder: Path | None = None,  # its working folder
+) -> subprocess.Popen[bytes]:
     """Start a command of the engine, which goes on where this process is killed or interrupted.
 
     Raises
@@ -103,7 +110,7 @@ def talk(command: Sequence[str], *, stdin: int, stderr: int | IO[bytes]) -> subp
         It cannot be started.
     """
     process = subprocess.Popen(
-        command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+        command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, cwd=folder, start_new_session=True
     )
     _commands.add(process)
     return process

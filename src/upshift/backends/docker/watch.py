@@ -183,7 +183,8 @@ class ContainerWatch:
             with open(launch.own.said, "wb") as said:
                 try:
                     command = [*self._engine.command, *launch.arguments]
-                    self._process = talk(command, stdin=subprocess.PIPE, stderr=said)
+                    # Podman leaves a file "oom" in its working folder where a container runs out of memory.
+                    self._process = talk(command, stdin=subprocess.PIPE, stderr=said, folder=launch.own.path)
                 except OSError as error:
                     self._tell_end("infrastructure", f"{self._engine.command[0]}: {error.strerror}")
                     return
