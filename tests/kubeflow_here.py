@@ -310,7 +310,8 @@ class KubeflowHere:
         process = self._processes[run]
         process.terminate()
         process.wait()
-        lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
+        # Pods that are processes have ended with it, and need no Docker.
+        lines = subprocess.run(listed, capture_output=True, text=True, check=False).stdout.splitlines()
         own = [line.split()[0] for line in lines if run in line]
         if own:
             subprocess.run(["docker", "stop", "--time", "20", *own], capture_output=True, check=False)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import kept
+from benchmarks.__main__ import MEASUREMENTS
 from benchmarks.peers.chart import chart
 from benchmarks.peers.page import section
 
@@ -140,8 +141,6 @@ def test_the_page_is_the_one_that_is_kept(tmp_path: Path) -> None:
 
 
 def test_every_measurement_of_the_kept_file_is_known() -> None:
-    from benchmarks.__main__ import MEASUREMENTS
-
     measured = list(json.loads((kept.DOCS / kept.OURS).read_text()))
     assert measured and measured == [name for name in MEASUREMENTS if name in measured], (
         "python -m benchmarks --only NAME writes them in this order; one of them may not be measured yet"
