@@ -435,7 +435,7 @@ def test_a_job_that_was_taken_though_sbatch_says_otherwise_is_not_submitted_agai
 def test_a_full_queue_is_waited_out_though_sbatch_itself_would_give_up(
     watching: Callable[..., Watching], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("upshift.backends.slurm.backend.PATIENCE", 5.0)
+    monkeypatch.setattr("upshift.backends.slurm.cluster.PATIENCE", 5.0)
     asleep = tmp_path / "asleep"
     instead(
         "sbatch",

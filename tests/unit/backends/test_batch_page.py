@@ -9,7 +9,7 @@ from typing import Any
 import hcl2
 import pytest
 
-from upshift.backends.batch import backend
+from upshift.backends.batch import cluster
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "aws-batch.md"
 
@@ -36,7 +36,7 @@ def test_it_makes_what_the_page_says(terraform: dict[str, Any]) -> None:
 
 
 def test_who_submits_may_call_all_that_is_called(terraform: dict[str, Any]) -> None:
-    source = Path(backend.__file__).read_text()
+    source = Path(cluster.__file__).read_text()
     called = set(re.findall(r'(?:call|pages|_end)\(\s*"(\w+)"', source)) - {"get_caller_identity"}
     assert {"submit_job", "describe_jobs", "get_log_events", "get_role"} <= called
     text = str(terraform["data"])

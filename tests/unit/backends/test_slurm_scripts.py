@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from upshift.backends.scheduler import Launch
-from upshift.backends.slurm.backend import SlurmBackend, environment
+from upshift.backends.slurm.backend import SlurmBackend
+from upshift.backends.slurm.cluster import environment
 from upshift.backends.slurm.containers import KINDS, Containers
 from upshift.backends.slurm.login import Login
 from upshift.backends.slurm.script import script_of
