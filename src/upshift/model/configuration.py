@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from upshift.errors import ConfigError, NotFound, suggestion
+from upshift.errors import ConfigError, NotFound, nearest, suggestion
 from upshift.model.checks import MOST_TEXT, in_bucket, read_small, shown, unfit
 from upshift.model.home import home, working_folder
 from upshift.model.settings.sizes import parse_size
@@ -22,6 +22,8 @@ DURABILITIES = ("process", "power")
 VERIFY = ("changed", "always")
 UNCONFIGURED = ("aws-batch", "docker", "kubernetes", "local", "podman", "ray", "slurm")
 """Backends that this machine has, or leads to: each is a target without being configured as one."""
+CONFIGURED = ("kubeflow", "skypilot")
+"""Backends that only a target of the configuration leads to: no machine has an address of theirs."""
 
 
 @attrs.frozen(kw_only=True)
@@ -117,7 +119,14 @@ class Configuration:
             return alike[0]
         known = sorted({*self.targets, *UNCONFIGURED})
         where = str(self.source) if self.source else None
-        raise NotFound(f"no target is named {name!r}", where=where, fix=suggestion(name, known))
+        meant = nearest(name, [*known, *CONFIGURED])
+        fix = suggestion(name, known)
+        if meant in CONFIGURED and not any(target.backend == meant for target in self.targets.values()):
+            fix = (
+                f"Configure one of {meant} in upshift.toml, and give its name instead:\n"
+                f'[targets.NAME]\nbackend = "{meant}"\nstore = "s3://BUCKET/PREFIX"'
+            )
+        raise NotFound(f"no target is named {name!r}", where=where, fix=fix)
 
     @property
     def store_options(self) -> dict[str, str]:

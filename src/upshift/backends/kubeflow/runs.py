@@ -242,7 +242,7 @@ class KubeflowRuns:
         except NotNow as error:
             raise BackendError(
                 str(error),
-                fix=f"Correct host, or try again when it answers: upshift doctor {self._target}",
+                fix="Correct host in the configuration of the target, or try again when it answers.",
             ) from None
 
 
