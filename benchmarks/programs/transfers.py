@@ -16,8 +16,7 @@ os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "
 
 
 def ours() -> tuple[Callable[[], object], Callable[[], object]]:
-    from upshift.runtime.storage.objects.bucket import Bucket
-    from upshift.runtime.storage.objects.s3 import S3Objects
+    from upshift.runtime.storage.objects.s3 import Bucket, S3Objects
 
     objects = S3Objects(Bucket("bench", endpoint=endpoint))
 

@@ -15,7 +15,7 @@ from buckets import KEYS, BucketHere
 from project import Project
 from ray_here import RayHere, ray_here
 from upshift.runs.copying import check_store
-from upshift.runtime.storage.objects.opening import open_objects
+from upshift.runtime.storage.objects import open_objects
 
 PATIENCE = 120.0
 

@@ -14,7 +14,7 @@ from buckets import BucketHere
 from project import Project
 from slurm_here import slurm_here
 from upshift.runs.copying import check_store
-from upshift.runtime.storage.objects.opening import open_objects
+from upshift.runtime.storage.objects import open_objects
 
 PATIENCE = 120.0
 NODE = '{"slurm": {"extra": ["--nodelist=%s"]}}'

@@ -17,7 +17,7 @@ from counted import Requests
 from postgres_here import postgres_here
 from project import Project
 from upshift.runs.copying import check_store
-from upshift.runtime.storage.objects.opening import open_objects
+from upshift.runtime.storage.objects import open_objects
 
 SQUARES = """
 from pathlib import Path

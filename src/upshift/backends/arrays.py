@@ -16,8 +16,7 @@ import attrs
 
 from upshift.backends.base import Job
 from upshift.backends.scheduler import Arrays, Launch
-from upshift.runtime.storage import array_list
-from upshift.runtime.storage.array_list import ENDING, ArrayList
+from upshift.runtime.storage.records import ARRAY, ArrayList, unpack_array
 
 
 @attrs.frozen
@@ -77,11 +76,11 @@ def draft(store: str, jobs: Sequence[Drafted], arrays: Arrays) -> Draft:
         launch,
         name=name,
         comment=f"upshift {spec.task.run} {spec.task.step}, {len(parts)} tasks",
-        command=(*launch.command[:-1], f"{there}{path}{ENDING}"),
+        command=(*launch.command[:-1], f"{there}{path}{ARRAY}"),
         output=f"{os.path.join(store, path)}.out",
         elements=tuple(numbered),
     )
-    return Draft(launch, parts, ArrayList(arrays.share(launch), specs), path + ENDING)
+    return Draft(launch, parts, ArrayList(arrays.share(launch), specs), path + ARRAY)
 
 
 def listed(folder: str) -> dict[str, list[tuple[str, int]]]:
@@ -89,11 +88,11 @@ def listed(folder: str) -> dict[str, list[tuple[str, int]]]:
     found: dict[str, list[tuple[str, int]]] = {}
     with contextlib.suppress(FileNotFoundError):
         for entry in os.listdir(folder):
-            if entry.endswith(ENDING):
+            if entry.endswith(ARRAY):
                 with open(os.path.join(folder, entry), "rb") as file:
-                    specs = array_list.unpack(file.read()).names
+                    specs = unpack_array(file.read()).names
                 for number, spec in specs.items():
-                    found.setdefault(spec, []).append((entry.removesuffix(ENDING), number))
+                    found.setdefault(spec, []).append((entry.removesuffix(ARRAY), number))
     return found
 
 

@@ -19,8 +19,7 @@ from upshift.backends.scheduler import State, nodes_of
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.settings.secrets import at_node
 from upshift.model.spec import TaskSpec
-from upshift.runtime.storage import array_list
-from upshift.runtime.storage.records import attempt_path
+from upshift.runtime.storage.records import attempt_path, pack_array
 from upshift.runtime.storage.replica import side_by_side
 from upshift.runtime.storage.store import Store, open_direct, store_of
 from upshift.runtime.supervisor.serving.sealed_order import leave
@@ -145,7 +144,7 @@ class Jobs:
             uploads.put_blobs(filter(None, {watched.spec.runtime for watched in batch.watched}))
             self._put_specs(store, batch)
         elif batch.draft.listed is not None:
-            store.write_array(batch.draft.path, array_list.pack(batch.draft.listed))
+            store.write_array(batch.draft.path, pack_array(batch.draft.listed))
 
     def _put_specs(self, store: Store, batch: Batch) -> None:
         """Have specs in the bucket, and before them all that they name; those of an array in its list.

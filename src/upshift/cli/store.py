@@ -54,8 +54,8 @@ def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_j
     from upshift.report.terminal.cleaned import Ticker
     from upshift.runs.catalog.rebuild import add_runs, open_catalog
     from upshift.runs.copying import copy_store
+    from upshift.runtime.storage.objects import open_objects
     from upshift.runtime.storage.objects.folder import FolderObjects
-    from upshift.runtime.storage.objects.opening import open_objects
     from upshift.runtime.storage.store import open_store
 
     configuration = load_configuration()
@@ -99,7 +99,7 @@ def check(address: str | None, as_json: bool) -> int:
     from upshift.report.human import count
     from upshift.report.terminal.cleaned import Ticker
     from upshift.runs.copying import check_store
-    from upshift.runtime.storage.objects.opening import open_objects
+    from upshift.runtime.storage.objects import open_objects
 
     if address is None:
         configuration = load_configuration()

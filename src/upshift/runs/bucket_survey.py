@@ -9,15 +9,14 @@ from collections.abc import Collection, Mapping
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.collect import Tell, refer
 from upshift.runs.stores.references import EXPORTS, References, files_of
-from upshift.runtime.storage import array_list
 from upshift.runtime.storage.objects.base import Meta, Version
-from upshift.runtime.storage.records import REMOVED, safe
+from upshift.runtime.storage.records import ARRAY, REMOVED, safe
 from upshift.runtime.storage.replica import RUN_RECORD, Replica
 from upshift.runtime.storage.store import Store
 
 DAY = 86_400.0
 """Seconds after which an engine without a sign of life is dead, and content that no run ever named is old."""
-_NAMING = (".json", array_list.ENDING)
+_NAMING = (".json", ARRAY)
 """What records end with that name content."""
 _BATCH = 1000
 """Runs whose records are brought here at once."""

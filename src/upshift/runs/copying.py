@@ -42,7 +42,6 @@ from upshift.runs.stores.bucket_lease import BucketLease
 from upshift.runs.stores.claimed import Claimed
 from upshift.runs.stores.lease import BEAT, EXPIRY
 from upshift.runs.stores.references import References
-from upshift.runtime.storage import array_list
 from upshift.runtime.storage.blobs import digest_of_file
 from upshift.runtime.storage.condemned import Condemned
 from upshift.runtime.storage.digest import split
@@ -50,7 +49,7 @@ from upshift.runtime.storage.files import discard, make_folder, temporary
 from upshift.runtime.storage.format import VERSION, refuse_version
 from upshift.runtime.storage.objects.base import Objects
 from upshift.runtime.storage.objects.folder import FolderObjects
-from upshift.runtime.storage.records import REMOVED, safe, unpack_result, unpack_spec
+from upshift.runtime.storage.records import ARRAY, REMOVED, safe, unpack_array, unpack_result, unpack_spec
 from upshift.runtime.storage.store import Store
 
 _AT_ONCE = 8
@@ -419,8 +418,8 @@ def _copy_run(run: str, values: _Values, place: _Place, drafts: Path, done: Copi
             content = source.get(key)
             if content is not None:
                 place.objects.put(key, content.data)
-                if key.endswith(array_list.ENDING):  # a folder has each spec by itself
-                    for name, text in array_list.unpack(bytes(content.data)).specs.items():
+                if key.endswith(ARRAY):  # a folder has each spec by itself
+                    for name, text in unpack_array(bytes(content.data)).specs.items():
                         place.objects.put(f"{key.rpartition('/')[0]}/{name}", text.encode())
 
     last = f"runs/{run}/{_RUN}"
@@ -486,8 +485,8 @@ def _wrong_with(key: str, content: bytes | None) -> str | None:
             return "it does not match its checksum" if unpack_result(content, key) is None else None
         if key.endswith(".spec.json"):
             unpack_spec(content, key)
-        elif key.endswith(array_list.ENDING):
-            for text in array_list.unpack(content).specs.values():
+        elif key.endswith(ARRAY):
+            for text in unpack_array(content).specs.values():
                 unpack_spec(text.encode(), key)
         elif key.endswith(f"/{_RUN}"):
             from_json(RunRow, content)

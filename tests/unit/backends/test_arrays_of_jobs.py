@@ -15,7 +15,7 @@ from upshift.backends.arrays import Drafted, drafts, listed
 from upshift.backends.base import Job
 from upshift.backends.scheduler import Launch, name_of
 from upshift.model.spec import Code, EntryPoint, Hardware, TaskId, TaskSpec
-from upshift.runtime.storage.array_list import ArrayList, pack
+from upshift.runtime.storage.records import ArrayList, pack_array
 from upshift.runtime.storage.store import open_store
 from upshift.runtime.supervisor.serving import array
 from upshift.runtime.supervisor.serving.array import Element
@@ -58,7 +58,7 @@ def test_tasks_of_a_step_are_an_array_whose_elements_have_their_numbers(tmp_path
     assert draft.launch.elements == (2, 3, 7)
     assert draft.launch.name.startswith("score-") and draft.launch.comment == "upshift r score, 3 tasks"
     assert draft.listed is not None and draft.launch.command[-1] == str(tmp_path / draft.path)
-    open_store(str(tmp_path)).write_array(draft.path, pack(draft.listed))
+    open_store(str(tmp_path)).write_array(draft.path, pack_array(draft.listed))
     assert listed(str(tmp_path / "runs/r/tasks/score")) == {
         f"{i}.1.spec.json": [(draft.launch.name, i)] for i in (2, 3, 7)
     }
@@ -106,7 +106,7 @@ def test_jobs_of_several_nodes_and_those_of_a_scheduler_without_arrays_are_submi
 def test_an_element_begins_with_its_own_task_and_goes_on_with_what_nobody_has_claimed(tmp_path: Path) -> None:
     specs = {number: f"{number}.1.spec.json" for number in range(4)}
     store, path = open_store(str(tmp_path)), "runs/r/tasks/score/score.array"
-    store.write_array(path, pack(ArrayList(1000.0, specs)))
+    store.write_array(path, pack_array(ArrayList(1000.0, specs)))
     one = Element(store, path, 1)
     assert one.claim() == "runs/r/tasks/score/1.1.spec.json"
     assert array.is_taken(str(tmp_path / path), 1) and not array.is_taken(str(tmp_path / path), 3)
@@ -119,7 +119,7 @@ def test_an_element_begins_with_its_own_task_and_goes_on_with_what_nobody_has_cl
 
 def test_an_element_whose_task_another_one_has_leaves(tmp_path: Path) -> None:
     store, path = open_store(str(tmp_path)), "runs/r/tasks/score/score.array"
-    store.write_array(path, pack(ArrayList(1000.0, {0: "0.1.spec.json", 1: "1.1.spec.json"})))
+    store.write_array(path, pack_array(ArrayList(1000.0, {0: "0.1.spec.json", 1: "1.1.spec.json"})))
     one = Element(store, path, 0)
     assert one.claim() is not None and one.claim() == "runs/r/tasks/score/1.1.spec.json"
     assert Element(store, path, 1).claim() is None
@@ -135,7 +135,7 @@ def test_elements_that_go_on_rarely_want_the_same_task() -> None:
 
 def test_an_element_that_has_had_its_time_leaves_the_rest_to_others(tmp_path: Path) -> None:
     store, path = open_store(str(tmp_path)), "runs/r/tasks/score/score.array"
-    store.write_array(path, pack(ArrayList(-1.0, {0: "0.1.spec.json", 1: "1.1.spec.json"})))
+    store.write_array(path, pack_array(ArrayList(-1.0, {0: "0.1.spec.json", 1: "1.1.spec.json"})))
     one = Element(store, path, 0)
     assert one.claim() is not None
     assert one.claim() is None

@@ -22,8 +22,8 @@ from upshift.code import bootstrap_azure, bootstrap_google
 from upshift.code import bootstrap_s3 as program
 from upshift.code.runtime_package import bootstrap
 from upshift.model.checks import BUCKETS
+from upshift.runtime.storage.objects import open_objects
 from upshift.runtime.storage.objects.aws_credentials import Credentials, signed
-from upshift.runtime.storage.objects.opening import open_objects
 
 TELLS = b"""
 import os, sys

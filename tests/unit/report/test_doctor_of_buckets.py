@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from upshift.model.configuration import Configuration, Target
 from upshift.report.doctor.machine import _store
-from upshift.runtime.storage.objects.opening import open_objects
+from upshift.runtime.storage.objects import open_objects
 
 
 def test_a_bucket_is_tried_and_left_as_it_was(place: str) -> None:

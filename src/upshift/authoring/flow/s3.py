@@ -29,9 +29,8 @@ from upshift.model.checks import shown
 from upshift.model.configuration import load_configuration
 from upshift.runtime.step.context import CurrentTask, current
 from upshift.runtime.storage.digest import Bytes
-from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.remote import side_by_side
-from upshift.runtime.storage.objects.s3 import S3Objects
+from upshift.runtime.storage.objects.s3 import Bucket, S3Objects
 
 _SCHEME = "s3://"
 

@@ -20,7 +20,7 @@ from upshift.model.home import home
 from upshift.model.settings.sizes import format_size
 from upshift.report.doctor.check import Check, Status
 from upshift.runtime import cgroups, proc
-from upshift.runtime.storage.objects.opening import open_objects
+from upshift.runtime.storage.objects import open_objects
 
 _LITTLE, _TOO_LITTLE = 5_000_000_000, 100_000_000
 """Bytes of free disk space, below which it is worth a word, and below which nothing can be stored."""

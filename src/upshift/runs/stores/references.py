@@ -22,9 +22,9 @@ from typing import Any, Protocol
 
 from upshift.errors import BlobDamaged, BlobMissing
 from upshift.model.spec.task import TaskId
-from upshift.runtime.storage import array_list, manifest
+from upshift.runtime.storage import manifest
 from upshift.runtime.storage.digest import split
-from upshift.runtime.storage.records import task_path
+from upshift.runtime.storage.records import ARRAY, task_path, unpack_array
 from upshift.runtime.storage.serializers import names_blobs, serializer_named
 from upshift.runtime.storage.store import Store
 
@@ -80,9 +80,9 @@ class References:
         """What the content of a record refers to, by its path."""
         if path.endswith(_PLAIN):
             return
-        if path.endswith(array_list.ENDING):
+        if path.endswith(ARRAY):
             with contextlib.suppress(ValueError):  # one that is torn was never submitted
-                for text in array_list.unpack(content).specs.values():
+                for text in unpack_array(content).specs.values():
                     self.add(text.encode())
             return
         self.add(content)

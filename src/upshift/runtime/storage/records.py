@@ -10,18 +10,26 @@
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.result.json
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.log, .series, .metrics, .cards
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.rankRANK.log     of each of several processes
+    runs/RUN/tasks/STEP/NAME.array    which element of an array of jobs has the task of which spec
     runs/RUN/live/STEP.INDEX.ATTEMPT  how an attempt goes, for an engine that looks now and then
 
 A claim or a result is created by ``link(2)``, which succeeds for one writer only. A result begins with a line
 that holds the checksum of the rest, so that one torn by a power loss reads as none at all.
+
+In a folder each spec is a file. In a bucket that would be one request to put each spec and one to read it, so
+there the list of an array also holds the specs of tasks that are tried for the first time, compressed, as
+they are much alike.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from upshift.errors import StoreError
 from upshift.model.spec.codec import from_json, to_json
@@ -37,15 +45,18 @@ from upshift.runtime.storage.files import (
     temporary,
     write_all,
 )
+from upshift.runtime.storage.objects.base import Objects
 
 _UNSAFE = frozenset('/\\\0%:*?"<>|')
 _LONGEST = 180
 REMOVED = "removed.json"
 """What the record ``run.json`` is called once the run was removed; what is left of it belongs to others."""
+ARRAY = ".array"
+"""What the name of an array's list ends with."""
 
 
 class Records:
-    """The records of one store."""
+    """The records of a store in a folder."""
 
     def __init__(self, root: str, *, power: bool) -> None:
         self._root = root
@@ -118,6 +129,48 @@ class Records:
             raise
 
 
+class BucketRecords(Records):
+    """The records of a store in a bucket; the folder that follows it keeps what was read or written here."""
+
+    def __init__(self, root: str, objects: Callable[[], Objects], *, power: bool) -> None:
+        super().__init__(root, power=power)
+        self._objects = objects  # the bucket is opened at its first use
+
+    def write(self, relative: str, content: bytes) -> None:
+        self._objects().put(relative, content)
+        self.keep(relative, content)
+
+    def create(self, relative: str, content: bytes) -> bool:
+        created = self._objects().put(relative, content, absent=True) is not None
+        if created:
+            self.keep(relative, content)
+        return created
+
+    def read(self, relative: str) -> bytes | None:
+        here = super().read(relative)
+        if here is not None:
+            return here
+        found = self._objects().get(relative)
+        if found is None:
+            return None
+        content = bytes(found.data)
+        self.keep(relative, content)
+        return content
+
+    def remove(self, relative: str) -> None:
+        if super().read(relative) is not None:  # who has not written it, nor read it, need not remove it
+            self._objects().delete([relative])
+        super().remove(relative)
+
+    def names(self, relative: str) -> list[str]:
+        listed = self._objects().list(f"{relative}/")
+        return sorted({meta.key[len(relative) + 1 :].partition("/")[0] for meta in listed})
+
+    def keep(self, relative: str, content: bytes) -> None:
+        """Have a record here that the bucket has."""
+        super().write(relative, content)
+
+
 def attempt_path(task: TaskId, attempt: int, ending: str) -> str:
     """The path of something about an attempt, relative to the store."""
     return f"runs/{task_path(task)}.{attempt}.{ending}"
@@ -181,3 +234,29 @@ def _refuse_newer(version: int, where: str) -> None:
             where=where,
             fix="Upgrade Upshift here: pip install --upgrade upshift.",
         )
+
+
+class ArrayList(NamedTuple):
+    """What the list of an array says."""
+
+    share: float  # seconds in which an element takes further tasks
+    names: Mapping[int, str]  # file names of specs, by element
+    specs: Mapping[str, str] = {}  # the texts of those that are nowhere else, by file name
+
+
+def pack_array(listed: ArrayList) -> bytes:
+    """The content of an array's list."""
+    said = {"share": listed.share, "specs": listed.names}
+    if not listed.specs:
+        return json.dumps(said).encode()
+    return zlib.compress(json.dumps({**said, "texts": listed.specs}).encode())
+
+
+def unpack_array(content: bytes) -> ArrayList:
+    """What the content of an array's list says. Raises ``ValueError`` where it is none."""
+    try:
+        said = json.loads(content if content.startswith(b"{") else zlib.decompress(content))
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    names = {int(number): name for number, name in said["specs"].items()}
+    return ArrayList(float(said["share"]), names, said.get("texts", {}))

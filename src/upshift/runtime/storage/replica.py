@@ -33,14 +33,13 @@ import attrs
 
 from upshift.errors import StoreError
 from upshift.model.home import home, make_folder
-from upshift.runtime.storage import array_list
 from upshift.runtime.storage.condemned import Condemned
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import available, replacing
 from upshift.runtime.storage.format import VERSION, refuse_version
+from upshift.runtime.storage.objects import open_objects
 from upshift.runtime.storage.objects.base import Objects, Version
-from upshift.runtime.storage.objects.opening import open_objects
-from upshift.runtime.storage.records import REMOVED, Records, safe
+from upshift.runtime.storage.records import ARRAY, REMOVED, Records, safe, unpack_array
 
 RUN_RECORD = "run.json"
 PACK = "records.gz"
@@ -368,13 +367,13 @@ class Replica:
                 wanted.append(meta.key)
         side_by_side(bring, wanted)
         for key in wanted:
-            if key.endswith(array_list.ENDING):
+            if key.endswith(ARRAY):
                 self._take_specs(key)
 
     def _take_specs(self, key: str) -> None:
         """Have the specs here by themselves that the list of an array has."""
         content = self._records.read(key)
-        for name, text in array_list.unpack(content).specs.items() if content is not None else ():
+        for name, text in unpack_array(content).specs.items() if content is not None else ():
             path = f"{key.rpartition('/')[0]}/{name}"
             if not os.path.exists(f"{self.root}/{path}"):
                 self._records.write(path, text.encode())

@@ -13,10 +13,7 @@ from upshift.model.checks import BUCKETS, PLACES, in_bucket, local_path, shown
 from upshift.model.configuration import DURABILITIES, VERIFY
 from upshift.model.spec.codec import to_json
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
-from upshift.runtime.storage import array_list
-from upshift.runtime.storage.array_list import ArrayList
 from upshift.runtime.storage.blobs import Blobs
-from upshift.runtime.storage.bucket_records import BucketRecords
 from upshift.runtime.storage.claims import Claims
 from upshift.runtime.storage.digest import Bytes
 from upshift.runtime.storage.files import ask_again
@@ -24,11 +21,15 @@ from upshift.runtime.storage.format import refuse_newer
 from upshift.runtime.storage.live import Live, LiveBucket, LiveFolder
 from upshift.runtime.storage.records import (
     REMOVED,
+    ArrayList,
+    BucketRecords,
     Records,
     attempt_path,
+    pack_array,
     pack_result,
     safe,
     task_path,
+    unpack_array,
     unpack_result,
     unpack_spec,
 )
@@ -106,7 +107,7 @@ class Store:
         self._records = Records(self.address, power=power)
         self.live: Live = LiveFolder(self.address, self._records)
         if self.direct and replica is not None:
-            shared = BucketRecords(self.address, replica, power=power)
+            shared = BucketRecords(self.address, lambda: replica.objects, power=power)
             self._records, self.live = shared, LiveBucket(replica, shared.keep)
 
     def with_options(self, *, durability: str, verify: str) -> Store:
@@ -320,10 +321,10 @@ class Store:
 
     def put_array(self, relative: str, listed: ArrayList) -> bool:
         """Have the list of an array, and the specs in it, in the bucket. False: there is another one."""
-        if self._records.create(relative, array_list.pack(listed)):
+        if self._records.create(relative, pack_array(listed)):
             return True
         found = self._records.read(relative)
-        return found is not None and array_list.unpack(found) == listed
+        return found is not None and unpack_array(found) == listed
 
     def keep_spec(self, relative: str, text: str) -> None:
         """Have a spec here that the list of an array has in the bucket."""
@@ -399,10 +400,11 @@ class Store:
 
     def _deciding(self, relative: str) -> Records:
         """The records that decide of the attempt of a spec: the bucket's, if its nodes have nothing else."""
-        if self.replica is not None and not self.direct:
+        replica = self.replica
+        if replica is not None and not self.direct:
             spec = self._records.read(relative)
-            if spec is not None and json.loads(spec).get("store") == self.replica.address:
-                return BucketRecords(self.address, self.replica, power=False)
+            if spec is not None and json.loads(spec).get("store") == replica.address:
+                return BucketRecords(self.address, lambda: replica.objects, power=False)
         return self._records
 
     def _here(self, relative: str) -> Path:

@@ -13,11 +13,10 @@ import pytest
 
 from buckets import Answers
 from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
-from upshift.runtime.storage.objects import azure_credentials, google_credentials
+from upshift.runtime.storage.objects import azure_credentials, google, open_objects
 from upshift.runtime.storage.objects.azure import AzureContainer
 from upshift.runtime.storage.objects.azure_credentials import AzureWallet, Sas, SharedKey, configured
-from upshift.runtime.storage.objects.google_credentials import GoogleWallet
-from upshift.runtime.storage.objects.opening import open_objects
+from upshift.runtime.storage.objects.google import GoogleWallet
 from upshift.runtime.storage.objects.wallet import Token
 
 METADATA = "/computeMetadata/v1/instance/service-accounts/default/token"
@@ -26,7 +25,7 @@ IDENTITY = "/metadata/identity/oauth2/token?api-version=2018-02-01&resource=http
 
 @pytest.fixture(autouse=True)
 def however_busy_this_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (google_credentials, azure_credentials):
+    for module in (google, azure_credentials):
         monkeypatch.setattr(module, "NO_MACHINE", 60.0)
 
 

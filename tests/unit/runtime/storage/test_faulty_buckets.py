@@ -21,12 +21,10 @@ from upshift.errors import BlobDamaged, StoreUnavailable
 from upshift.runtime.storage.objects.aws_credentials import AwsWallet, Credentials
 from upshift.runtime.storage.objects.azure import AzureContainer, AzureObjects
 from upshift.runtime.storage.objects.azure_credentials import AzureWallet, SharedKey, configured
-from upshift.runtime.storage.objects.bucket import Bucket
 from upshift.runtime.storage.objects.connections import Connections
-from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
-from upshift.runtime.storage.objects.google_credentials import GoogleWallet
+from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects, GoogleWallet
 from upshift.runtime.storage.objects.remote import RemoteObjects
-from upshift.runtime.storage.objects.s3 import S3Objects
+from upshift.runtime.storage.objects.s3 import Bucket, S3Objects
 from upshift.runtime.storage.objects.transport import Transport
 from upshift.runtime.storage.objects.wallet import Token
 

@@ -16,13 +16,12 @@ from upshift.runs.catalog.rows import RunRow
 from upshift.runs.copying import check_store, copy_store
 from upshift.runs.stores.references import References
 from upshift.runtime.step.checkpoint import checkpoints_of
-from upshift.runtime.storage import array_list, artifacts, live
-from upshift.runtime.storage.array_list import ArrayList
+from upshift.runtime.storage import artifacts, live
 from upshift.runtime.storage.checkpoints import Name, Part, discard
 from upshift.runtime.storage.live import name_of
+from upshift.runtime.storage.objects import open_objects
 from upshift.runtime.storage.objects.folder import FolderObjects
-from upshift.runtime.storage.objects.opening import open_objects
-from upshift.runtime.storage.records import attempt_path
+from upshift.runtime.storage.records import ArrayList, attempt_path, pack_array
 from upshift.runtime.storage.store import Store, open_direct, open_store
 
 TASK = TaskId(run="r", step="train")
@@ -221,14 +220,14 @@ def test_what_the_specs_in_a_list_name_is_known_to_gc_and_copies_have_them_by_th
     assert engine.put_array(path, said)
     engine.write_record("r", "run.json", to_json(a_row(engine.address)))
     references = References(engine)
-    references.add_record(path, array_list.pack(said))
+    references.add_record(path, pack_array(said))
     assert references.blobs == {bytes.fromhex(value.digest.partition(":")[2])}
     assert copy_store(open_objects(engine.name), FolderObjects(tmp_path / "copy")).problems == []
     copied = open_store(str(tmp_path / "copy"))
     assert copied.read_spec(copied.spec_path(TASK, 1)).inputs == {"x": value}
     copied.check(value.digest)
     assert check_store(open_objects(engine.name)).problems == []
-    engine.write_array(path, array_list.pack(said._replace(specs={"0.1.spec.json": "{"})))
+    engine.write_array(path, pack_array(said._replace(specs={"0.1.spec.json": "{"})))
     (problem,) = check_store(open_objects(engine.name)).problems
     assert "train.array" in problem and "cannot be read" in problem
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from buckets import ACCOUNT, KEY
+from upshift.runtime.storage.objects import open_objects
 from upshift.runtime.storage.objects.azure import AzureContainer, AzureObjects
 from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
-from upshift.runtime.storage.objects.opening import open_objects
 from upshift.runtime.storage.objects.remote import RemoteObjects
 
 PART = 1 << 20

@@ -17,7 +17,7 @@ from server_before import Server, before
 from upshift.code.packages import make_package
 from upshift.model.spec import Code, EntryPoint, Hardware, TaskId, TaskSpec
 from upshift.model.spec.codec import to_json
-from upshift.runtime.storage.array_list import ArrayList
+from upshift.runtime.storage.records import ArrayList
 from upshift.runtime.storage.store import Store, open_direct
 from upshift.runtime.supervisor.serving import array
 from upshift.runtime.supervisor.serving.protocol import ORDER, order_of

@@ -1,6 +1,6 @@
 """One element of a job array: its own task, and then those of elements that have not started.
 
-Beside the specs of an array is a list of them (:mod:`upshift.runtime.storage.array_list`). Each task is
+Beside the specs of an array is a list of them (:mod:`upshift.runtime.storage.records`). Each task is
 claimed by whoever begins it, so that many short tasks share the start of an interpreter, and a long one has a
 job of its own: an element goes on for a moment only, and only where the step before has completed. An element
 whose task has been taken by another one leaves, so that the engine may withdraw it at any time.
@@ -13,7 +13,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from upshift.runtime.storage import array_list
+from upshift.runtime.storage.records import unpack_array
 
 if TYPE_CHECKING:  # an element that has nothing to do leaves before it is imported
     from upshift.runtime.storage.store import Store
@@ -39,7 +39,7 @@ class Element:
         self._path_of_list = relative
         self._folder = os.path.dirname(relative)
         self._began = time.monotonic()
-        self._list = array_list.unpack(store.read_array(relative))
+        self._list = unpack_array(store.read_array(relative))
         self._first = True
         self._taken: set[str] = set()  # claims as they were seen last
         self._turns: int | None = None  # further tasks that it takes, where a look is a request
@@ -96,7 +96,7 @@ def is_taken(path: str, number: int) -> bool:
     if "://" in path:
         return False
     with open(path, "rb") as file:
-        name = array_list.unpack(file.read()).names[number]
+        name = unpack_array(file.read()).names[number]
     return os.path.exists(os.path.join(os.path.dirname(path), _claim(name)))
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from upshift.errors import ConfigError
-from upshift.runtime.storage.objects.opening import open_objects
+from upshift.runtime.storage.objects import open_objects
 
 ORDER_FILE = "UPSHIFT_ORDER_FILE"
 """Environment variable: the key of the sealed variables, and their path, or address in a bucket."""
