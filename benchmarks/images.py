@@ -23,7 +23,7 @@ from tests.engines.registries import LoopbackRegistry, running
 from upshift.errors import ImageError
 from upshift.images.base import Contents, Ingredients, Parent, Recipe
 from upshift.images.building.builder import Builder, Destination
-from upshift.images.building.locking import resolve
+from upshift.images.building.packages import resolve
 from upshift.images.parents.contents import contents_of
 from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries

@@ -22,7 +22,7 @@ from upshift.errors import ImageError
 from upshift.images.base import Contents, Image, Ingredients, Lock, Parent, Progress, Recipe
 from upshift.images.building import packing
 from upshift.images.building.builder import Builder, Destination, FoundImage
-from upshift.images.building.locking import resolve
+from upshift.images.building.packages import resolve
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.parents.contents import contents_of
 from upshift.images.reference import Reference, tag_of

@@ -13,8 +13,7 @@ import pytest
 from upshift import DockerSettings
 from upshift.errors import ImageError
 from upshift.images.base import Contents, Ingredients, Lock
-from upshift.images.building.installing import Installer
-from upshift.images.building.locking import resolve
+from upshift.images.building.packages import Installer, resolve
 from upshift.images.recipes.recipe import make_ingredients
 from wheels import wheel
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import attrs
 
-from upshift.images import checks_of_gpus as gpu
+from upshift.images import gpu_checks
 from upshift.images.base import (
     ERROR,
     LEAST_PYTHON,
@@ -29,6 +29,7 @@ from upshift.images.base import (
     Needs,
     Parent,
 )
+from upshift.images.gpu_checks import Subject
 from upshift.images.official import PYTHON, READ_OF_DEBIAN, brings_python, nearest
 from upshift.images.parents.contents import known_image
 from upshift.images.parents.known import cuda_in, minor
@@ -59,15 +60,19 @@ def check(
     if parent is None and ingredients.recipe.parent is not None:
         image = known_image(ingredients.recipe.parent)
         contents = image.contents if image else Contents(complete=False)
-    name = gpu.name_of(ingredients, parent)
-    after = with_packages(contents, lock)
-    resolved = lock is not None or not ingredients.recipe.requirements
-    found = [*_platform(ingredients, parent), *_python(ingredients, parent, contents, needs)]
-    found += _user(ingredients, name, contents)
-    if resolved:
-        found += gpu.findings(ingredients, parent, contents, after, lock, needs)
-        found += _launchers(name, after, needs)
-        found += _imports(after, needs)
+    subject = Subject(
+        ingredients=ingredients,
+        parent=parent,
+        contents=contents,
+        after=with_packages(contents, lock),
+        lock=lock,
+        needs=needs,
+    )
+    found = [*_platform(ingredients, parent), *_python(subject), *_user(subject)]
+    if lock is not None or not ingredients.recipe.requirements:  # they are resolved
+        found += gpu_checks.findings(subject)
+        found += _launchers(subject.name, subject.after, needs)
+        found += _imports(subject.after, needs)
     found += _login(ingredients, parent)
     found = [accepted(_aged(one, today or date.today()), ingredients) for one in dict.fromkeys(found)]
     return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
@@ -170,13 +175,11 @@ def _same_platform(one: str, other: str) -> bool:
     return all(a == b for a, b in zip(one.split("/"), other.split("/"), strict=False))
 
 
-def _python(
-    ingredients: Ingredients, parent: Parent | None, contents: Contents, needs: Needs
-) -> Iterator[Finding]:
+def _python(subject: Subject) -> Iterator[Finding]:
     """Whether there is a Python, of a version that steps can run with."""
-    name = gpu.name_of(ingredients, parent)
-    if contents.python == "" and brings_python(ingredients.recipe.apt_packages):
-        yield from _debians_python(ingredients, contents, needs)
+    name, contents, needs = subject.name, subject.contents, subject.needs
+    if contents.python == "" and brings_python(subject.ingredients.recipe.apt_packages):
+        yield from _debians_python(subject)
     elif contents.python == "" or (contents.python and parse(contents.python) < parse(LEAST_PYTHON)):
         has = (
             f"Python {contents.python}; steps need {LEAST_PYTHON} or newer"
@@ -188,8 +191,8 @@ def _python(
             field="parent_image",
             what=f"{name} has {has}.",
             evidence=contents.source,
-            fix=_with_python(ingredients, contents, needs),
-            source=gpu.source_of(ingredients, parent, contents),
+            fix=_with_python(subject),
+            source=subject.source,
         )
     elif needs.python and contents.python and minor(contents.python) != needs.python:
         yield Finding(
@@ -202,8 +205,9 @@ def _python(
         )
 
 
-def _debians_python(ingredients: Ingredients, contents: Contents, needs: Needs) -> Iterator[Finding]:
+def _debians_python(subject: Subject) -> Iterator[Finding]:
     """Whether the ``python3`` of the image's distribution is one that steps can run with."""
+    contents, needs = subject.contents, subject.needs
     versions = PYTHON.get(contents.glibc or "", ())
     said, wanted = " or ".join(versions), needs.python or f"{LEAST_PYTHON} or newer"
     fitting = [v for v in versions if parse(v) >= parse(LEAST_PYTHON) and needs.python in (None, v)]
@@ -213,13 +217,14 @@ def _debians_python(ingredients: Ingredients, contents: Contents, needs: Needs) 
             field="apt_packages",
             what=f"python3 of the image's distribution is Python {said}; steps need {wanted}.",
             evidence=f"{contents.source}: its C library is glibc {contents.glibc}",
-            fix=_with_python(ingredients, contents, needs),
+            fix=_with_python(subject),
             source=READ_OF_DEBIAN,
         )
 
 
-def _with_python(ingredients: Ingredients, contents: Contents, needs: Needs) -> str:
+def _with_python(subject: Subject) -> str:
     """The nearest image that fits."""
+    contents, needs = subject.contents, subject.needs
     if contents.cuda or "nvidia" in needs.gpus:
         found = nearest(
             driver=needs.driver,
@@ -227,7 +232,7 @@ def _with_python(ingredients: Ingredients, contents: Contents, needs: Needs) -> 
             python=needs.python,
             torch=(contents.packages or {}).get("torch"),
             cuda=contents.cuda or None,
-            platform=ingredients.recipe.platform,
+            platform=subject.ingredients.recipe.platform,
         )
         if found is not None:
             return (
@@ -237,8 +242,9 @@ def _with_python(ingredients: Ingredients, contents: Contents, needs: Needs) -> 
     return f'parent_image="python:{needs.python or "3.12"}-slim" fits.'
 
 
-def _user(ingredients: Ingredients, name: str, contents: Contents) -> Iterator[Finding]:
+def _user(subject: Subject) -> Iterator[Finding]:
     """Whether the user that the image is to run as is in it; a number needs no name."""
+    ingredients, contents = subject.ingredients, subject.contents
     user, _, _ = (ingredients.recipe.user or "").partition(":")
     if not user or user.isdecimal() or contents.users is None or ingredients.recipe.apt_packages:
         return
@@ -246,7 +252,7 @@ def _user(ingredients: Ingredients, name: str, contents: Contents) -> Iterator[F
         yield Finding(
             severity=ERROR,
             field="user",
-            what=f"{name} has no user {user}.",
+            what=f"{subject.name} has no user {user}.",
             evidence=contents.source,
             fix=f'Say a number, user="1000:1000", or add {user} in a Dockerfile.',
         )

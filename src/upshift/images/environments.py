@@ -18,8 +18,8 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,7 +27,7 @@ import attrs
 
 from upshift.errors import ImageError, MissingExtra, RecipeError
 from upshift.images.base import Contents, Image, Lock, Progress, Recipe, Tell
-from upshift.images.building.locking import (
+from upshift.images.building.packages import (
     installer_options,
     keep_lock,
     kept_lock,
@@ -35,6 +35,7 @@ from upshift.images.building.locking import (
     write_requirements,
 )
 from upshift.images.cache import workshop
+from upshift.images.output import follow
 from upshift.images.recipes.reading import read_text
 from upshift.images.recipes.recipe import make_ingredients
 from upshift.images.reference import digest_of
@@ -151,30 +152,16 @@ class PreparedEnvironment:
         create = ["create", "--yes"] if Path(program).name == "micromamba" else ["env", "create"]
         command = [program, *create, "--prefix", str(self.folder), "--file", str(file)]
         tell(Progress(stage="install", text=f"{Path(program).name} {' '.join(create)}"))
-        with tempfile.TemporaryFile() as said:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, cwd=file.parent
+        going_on = Progress(stage="install", text=f"packages of {file.name}")
+        last: deque[str] = deque(maxlen=10)
+        status = follow(command, last.append, idle=lambda: tell(going_on), folder=file.parent, stdout=True)
+        if status != 0:
+            raise RecipeError(
+                f"{Path(program).name} cannot make the environment of {file.name}",
+                where=self.where,
+                why="\n".join(last).strip() or f"It ended with {status}.",
+                fix=f"Correct {file.name}.",
             )
-            try:
-                while True:
-                    try:
-                        status = process.wait(LOOK)
-                        break
-                    except subprocess.TimeoutExpired:
-                        tell(Progress(stage="install", text=f"packages of {file.name}"))
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-            if status != 0:
-                said.seek(0)
-                last = said.read().decode(errors="replace").strip().splitlines()[-10:]
-                raise RecipeError(
-                    f"{Path(program).name} cannot make the environment of {file.name}",
-                    where=self.where,
-                    why="\n".join(last) or f"It ended with {status}.",
-                    fix=f"Correct {file.name}.",
-                )
 
 
 def prepare(

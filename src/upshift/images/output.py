@@ -1,25 +1,58 @@
-"""What a program prints while it runs, line by line: :func:`lines_of`."""
+"""Programs that run for minutes, followed line by line: :func:`follow`."""
 
 from __future__ import annotations
 
 import os
 import re
 import selectors
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 SILENCE = 0.5
-"""Seconds without a line after which whoever follows is asked whether to go on."""
+"""Seconds without a line after which the caller is asked whether to go on."""
 
 _BLOCK = 1 << 16
 _LOGIN = re.compile(r"://[^/\s@'\"]+@")  # of an index or a repository, in an address
 
 
-def lines_of(pipe: IO[bytes], *, idle: Callable[[], None]) -> Iterator[str]:
-    """The lines that come through a pipe, each as soon as it is whole, without its end and without logins.
+def follow(
+    command: Sequence[str],
+    on_line: Callable[[str], None],
+    *,
+    idle: Callable[[], None],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    stdout: bool = False,
+) -> int:
+    """Run a program in a folder, hand over each line of its stderr, and return its exit status.
 
-    ``idle`` is called now and then while nothing comes. What it raises is raised here: a program that says
-    nothing for minutes can be given up at any time.
+    With ``stdout`` its output is handed over as well. An exception in ``on_line`` or ``idle`` kills it.
+    """
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if stdout else subprocess.DEVNULL,
+        stderr=subprocess.STDOUT if stdout else subprocess.PIPE,
+    ) as process:
+        try:
+            pipe = process.stdout or process.stderr
+            assert pipe is not None
+            for line in lines_of(pipe, idle=idle):
+                on_line(line)
+            return process.wait()
+        except BaseException:
+            process.kill()
+            raise
+
+
+def lines_of(pipe: IO[bytes], *, idle: Callable[[], None]) -> Iterator[str]:
+    """The lines that come through a pipe, each as soon as it is complete, without its end and without logins.
+
+    ``idle`` is called every :data:`SILENCE` seconds while nothing comes; an exception in it is raised here.
     """
     rest = b""
     with selectors.DefaultSelector() as selector:

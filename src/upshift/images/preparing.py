@@ -36,7 +36,7 @@ from upshift.images.base import (
     Tell,
 )
 from upshift.images.building.builder import Builder, Destination, finding_of, no_registries, refuse_old_python
-from upshift.images.building.locking import keep_lock, kept_lock, resolve
+from upshift.images.building.packages import keep_lock, kept_lock, resolve
 from upshift.images.cache import workshop
 from upshift.images.checks import accepted, check, nothing_keeps, replaced, replacement
 from upshift.images.containers.engine import ContainerEngine, find_engine

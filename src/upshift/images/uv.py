@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import attrs
-
 from upshift.errors import ImageError, MissingExtra, RecipeError
 from upshift.images.base import Progress, Tell
-from upshift.images.output import lines_of
+from upshift.images.output import follow
 
 _MACHINES = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}
 _GLIBC = (17, 28, *range(31, 41))  # what uv 0.8 and later know as manylinux_2_N
@@ -35,110 +32,100 @@ class Unmet(RecipeError):
     """Requirements cannot be met by what there is."""
 
 
-@attrs.frozen
-class _Failure:
-    """What uv says, what kind of error that is, and what to tell."""
-
-    kind: type[ImageError]
-    sign: str
-    what: str
-    fix: str
-
-
-# The first that is seen counts: what follows from one of them may look like a later one.
-_FAILURES = (
-    _Failure(
+# Kind of error, what uv says, what to tell, what to do. The first match may be the cause of later ones.
+_FAILURES: tuple[tuple[type[ImageError], str, str, str], ...] = (
+    (
         ImageError,
         r"No space left on device",
         "the requirements cannot be installed: the disk is full",
         "Free some space where UPSHIFT_HOME and uv's cache are (uv cache prune).",
     ),
-    _Failure(
+    (
         RecipeError,
         r"unexpected argument '|invalid value '.*' for '|a value is required for '",
         "uv refuses one of its options",
         "Correct python_package_installer_args, or the option in requirements.",
     ),
-    _Failure(
+    (
         RecipeError,
         r"Hash mismatch|HashMismatch",
         "a file of the requirements has another hash than the one that is written down",
         "Lock again if the index has other files now; else find out where this one comes from.",
     ),
-    _Failure(
+    (
         RecipeError,
         r"(?i:hashes are required|--require-hashes)",
         "some of the requirements have hashes, and others have none",
         "Give all of them a version and a hash (uv pip compile --generate-hashes), or none.",
     ),
-    _Failure(
+    (
         RecipeError,
         r"Git executable not found|`git` (?:is )?not",
         "a requirement is in a git repository, and git is not installed on this machine",
         "Install git here.",
     ),
-    _Failure(
+    (
         RecipeError,
         r"(?i:repository (?:'[^']*' )?not found|does not appear to be a git repository)",
         "there is no such git repository, or it wants a login",
         "Correct its address; or give git a login for it (https://me:${TOKEN}@…, or ~/.netrc).",
     ),
-    _Failure(
+    (
         RecipeError,
         r"401 Unauthorized|403 Forbidden|Authentication failed|could not read Username",
         "the index or repository wants a login",
         "Give one: in the address by a variable (https://me:${TOKEN}@…), in ~/.netrc, or as git has it.",
     ),
-    _Failure(
+    (
         RecipeError,
         r"invalid peer certificate|UnknownIssuer|certificate verify failed|SSL certificate problem",
         "the certificate of the index is not trusted here",
         "Name the file of its authority in SSL_CERT_FILE.",
     ),
-    _Failure(
+    (
         ImageError,
         r"Failed to fetch|error sending request|Could not resolve host|unable to access|dns error",
         "the index or repository of the requirements cannot be reached",
         "See that it can be reached from this machine: its address, the network, the proxy.",
     ),
-    _Failure(
+    (
         Unmet,
         r"filtered by `exclude-newer|exclude newer time",
         "one of the requirements is newer than exclude-newer allows",
         "Say a later date, or ask for an older version. The date is in UV_EXCLUDE_NEWER, in uv.toml, or in "
         "python_package_installer_args.",
     ),
-    _Failure(
+    (
         Unmet,
         r"was not found in the",
         "no index has one of the requirements",
         "Correct its name, or name the index that has it: --extra-index-url https://…",
     ),
-    _Failure(
+    (
         Unmet,
         r"no wheels? with a matching|has no wheels|no matching Python (?:ABI|version|platform)",
         "one of the requirements has no wheel for the image's Python and platform",
         "Choose a version that has one, or another parent_image.",
     ),
-    _Failure(
+    (
         Unmet,
         r"there is no version of|there are no versions of|No matching distribution",
         "there is no such version of one of the requirements",
         "Correct the version, or name the index that has it: --extra-index-url https://…",
     ),
-    _Failure(
+    (
         Unmet,
         r"Failed to build|build backend|Build backend|metadata-generation-failed",
         "one of the requirements cannot be compiled",
         "Choose a version with wheels, or install it in a Dockerfile, with the compiler that it needs.",
     ),
-    _Failure(
+    (
         Unmet,
         r"No solution found|[Cc]onflict",
         "the requirements contradict each other",
         "Change requirements so that one set of versions fits the image's Python and platform.",
     ),
-    _Failure(
+    (
         RecipeError,
         "",
         "the requirements cannot be installed",
@@ -196,38 +183,26 @@ def run_uv(
     environment = environment_of()
     if locked:
         environment.pop("UV_EXCLUDE_NEWER", None)
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    said, told = [], [first]
-    assert process.stderr is not None
-    try:
-        for line in lines_of(process.stderr, idle=lambda: tell(told[-1])):
-            said.append(line)
-            stage = _STAGES.get(line.split(maxsplit=1)[0] if line.strip() else "")
-            if stage is not None:
-                told.append(Progress(stage=stage, text=line.strip()))
-                tell(told[-1])
-        status = process.wait()
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stderr.close()
-    if status != 0:
+    said: list[str] = []
+    shown = first
+
+    def on_line(line: str) -> None:
+        nonlocal shown
+        said.append(line)
+        stage = _STAGES.get(line.split(maxsplit=1)[0] if line.strip() else "")
+        if stage is not None:
+            shown = Progress(stage=stage, text=line.strip())
+            tell(shown)
+
+    if follow(command, on_line, idle=lambda: tell(shown), folder=folder, environment=environment):
         raise failure(said, where)
 
 
 def failure(said: Sequence[str], where: str | None) -> ImageError:
     """The error for what uv said when it failed; ``where`` is the user's line that requires it."""
     text, why = "\n".join(said), "\n".join(_last_words(said)) or "uv says nothing."
-    found = next(one for one in _FAILURES if re.search(one.sign, text))
-    return found.kind(found.what, where=where, why=why, fix=found.fix)
+    kind, _, what, fix = next(one for one in _FAILURES if re.search(one[1], text))
+    return kind(what, where=where, why=why, fix=fix)
 
 
 def _last_words(said: Sequence[str]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from stand_in_registry import StandInRegistry
 from upshift.errors import ImageError, RecipeError
 from upshift.images.base import Contents, Image, Ingredients, Parent, Recipe
 from upshift.images.building.builder import Builder, Destination
-from upshift.images.building.locking import resolve
+from upshift.images.building.packages import resolve
 from upshift.images.cache import workshop
 from upshift.images.reference import Reference, tag_of
 from wheels import wheel

@@ -37,8 +37,7 @@ from upshift.images.building.delivery import (
     compose,
     compose_in_engine,
 )
-from upshift.images.building.installing import record_of
-from upshift.images.building.packing import Entry, ImageLayout, Layer, last_entries, write_layer
+from upshift.images.building.packing import Entry, ImageLayout, Layer, last_entries, record_of, write_layer
 from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
 from upshift.images.uv import platform_of

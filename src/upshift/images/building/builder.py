@@ -39,8 +39,8 @@ from upshift.images.base import (
     Tell,
 )
 from upshift.images.building.delivery import Additions, Delivery, Helpers, ToEngine, ToRegistry
-from upshift.images.building.installing import CompileIn
 from upshift.images.building.making import Making
+from upshift.images.building.packages import CompileIn
 from upshift.images.building.packing import ImageLayout
 from upshift.images.cache import alone, workshop
 from upshift.images.containers.bases import base_of, build_base, this_home

@@ -24,7 +24,7 @@ from upshift.images import cache
 from upshift.images.base import Contents, Ingredients, Lock, Progress, Tell
 from upshift.images.building import bytecode
 from upshift.images.building.delivery import Delivery, Helpers, KnownLayer
-from upshift.images.building.installing import SCRIPTS, CompileIn, Installed, Installer
+from upshift.images.building.packages import SCRIPTS, CompileIn, Installed, Installer
 from upshift.images.building.packing import (
     ImageLayout,
     Layer,

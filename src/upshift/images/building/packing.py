@@ -12,6 +12,7 @@ registry: level 1 is 5 times as fast as the usual one, for a tenth more.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import os
@@ -19,7 +20,7 @@ import posixpath
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,7 +29,7 @@ import attrs
 from upshift.errors import RecipeError
 from upshift.images.base import Contents, LockedPackage
 from upshift.images.building import bytecode
-from upshift.images.building.installing import SCRIPTS, Installed, record_of
+from upshift.images.building.packages import SCRIPTS, Installed
 from upshift.images.recipes.reading import normalized
 
 TIME = 315532800
@@ -382,6 +383,19 @@ def _entries_of(
         compiled = Path(bytecode.compiled_path(str(source))) if file.endswith(".py") else None
         if compiled is not None and compiled.exists():
             yield Entry(path=_inside(f"{layout.site}/{compiled.relative_to(packages)}"), source=compiled)
+
+
+def record_of(content: bytes, changed: Container[str], places: Mapping[str, str]) -> bytes:
+    """A ``RECORD`` as it is in an image: sorted, and without what is about this machine.
+
+    ``changed`` are files that have other content now, and so no digest; ``places`` says where each file is,
+    relative to the folder of packages.
+    """
+    rows = [row for row in csv.reader(io.StringIO(content.decode())) if row]
+    kept = {places[name]: ["", ""] if name in changed else rest for name, *rest in rows if name in places}
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([name, *rest] for name, rest in sorted(kept.items()))
+    return out.getvalue().encode()
 
 
 def _is_joined(file: Path) -> bool:

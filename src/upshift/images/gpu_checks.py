@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 
@@ -24,83 +24,86 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @attrs.frozen(kw_only=True)
-class GpuStack:
-    """What a step computes with on GPUs of NVIDIA: CUDA (empty: none; None: not known), PyTorch, and what
-    says so.
-    """
+class Subject:
+    """An image that is checked, and what its steps need of it."""
 
-    cuda: str | None
+    ingredients: Ingredients
+    parent: Parent | None  # None: it could not be read
+    contents: Contents  # what the parent has
+    after: Contents  # what there is once the packages of `lock` are installed
+    lock: Lock | None
+    needs: Needs
+
+    @property
+    def name(self) -> str:
+        """What messages call the image."""
+        return str(self.parent.reference) if self.parent else self.ingredients.recipe.parent or "the image"
+
+    @property
+    def source(self) -> str | None:
+        """Where the facts of a finding on it were read; None: in the image itself."""
+        named = known_image(self.name) if self.contents.source == TABLE else None
+        return named.source if named else None
+
+    @property
+    def machine(self) -> str:
+        """Its processor, as wheels call it: ``x86_64``."""
+        architecture = self.ingredients.recipe.platform.partition("/")[2].partition("/")[0]
+        return _MACHINES.get(architecture, architecture)
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """The packages that there will be, as far as they are known."""
+        return self.after.packages or {}
+
+
+@attrs.frozen(kw_only=True)
+class GpuStack:
+    """What a step computes with on GPUs of NVIDIA, and the evidence for it."""
+
+    cuda: str | None  # empty: there is none; None: not known
     torch: str | None
     why: str
     field: str = "parent_image"
 
     @property
     def which(self) -> str:
-        """Whose it is, behind its name."""
+        """Where it is from, as a clause that follows its name."""
         whose = {"requirements": "the requirements", "apt_packages": "apt_packages"}
         return f"which {whose[self.field]} bring" if self.field in whose else "which {} has"
 
 
-def findings(
-    ingredients: Ingredients,
-    parent: Parent | None,
-    contents: Contents,
-    after: Contents,
-    lock: Lock | None,
-    needs: Needs,
-) -> Iterator[Finding]:
-    """What speaks against an image on the devices that are asked for.
-
-    ``contents`` is what the parent has, ``after`` what there is once the packages of ``lock`` are installed.
-    """
-    name, packages = name_of(ingredients, parent), after.packages or {}
-    if "nvidia" in needs.gpus:
-        yield from _nvidia(ingredients, parent, contents, after, lock, needs)
-    if "amd" in needs.gpus and contents.stacks.get("amd") == "" and not rocm_of(packages.get("torch", "")):
-        yield _lacks("no-rocm", "AMD", "ROCm", _ROCM, name, contents)
-    neuron = any(one.startswith(("neuronx", "torch-neuron", "jax-neuron")) for one in packages)
-    if "neuron" in needs.gpus and contents.stacks.get("neuron") == "" and not neuron:
-        yield _lacks("no-neuron", "AWS Neuron", "Neuron SDK", _NEURON, name, contents)
+def findings(subject: Subject) -> Iterator[Finding]:
+    """What speaks against an image on the devices that are asked for."""
+    contents, gpus = subject.contents, subject.needs.gpus
+    if "nvidia" in gpus:
+        yield from _nvidia(subject)
+    if "amd" in gpus and contents.stacks.get("amd") == "" and not rocm_of(subject.packages.get("torch", "")):
+        yield _lacks("no-rocm", "AMD", "ROCm", _ROCM, subject)
+    neuron = any(one.startswith(("neuronx", "torch-neuron", "jax-neuron")) for one in subject.packages)
+    if "neuron" in gpus and contents.stacks.get("neuron") == "" and not neuron:
+        yield _lacks("no-neuron", "AWS Neuron", "Neuron SDK", _NEURON, subject)
 
 
-def stack_of(ingredients: Ingredients, contents: Contents, after: Contents, lock: Lock | None) -> GpuStack:
+def _stack_of(subject: Subject) -> GpuStack:
     """What there is to compute with, once everything is installed."""
-    brought = lock.versions if lock is not None else {}
-    torch = (after.packages or {}).get("torch")
+    brought = subject.lock.versions if subject.lock is not None else {}
+    torch = subject.packages.get("torch")
     cuda = cuda_in(brought)
     if cuda is not None or "torch" in brought:
         said = f"requirements bring torch {torch}" if "torch" in brought else "requirements bring it"
         return GpuStack(cuda=cuda, torch=torch, why=said, field="requirements")
-    debian = cuda_by_debian(ingredients.recipe.apt_packages)
-    if contents.cuda == "" and debian is not None:
+    debian = cuda_by_debian(subject.ingredients.recipe.apt_packages)
+    if subject.contents.cuda == "" and debian is not None:
         return GpuStack(
             cuda=debian[0], torch=torch, why=f"apt_packages name {debian[1]}", field="apt_packages"
         )
-    return GpuStack(cuda=contents.cuda, torch=torch, why=contents.source)
+    return GpuStack(cuda=subject.contents.cuda, torch=torch, why=subject.contents.source)
 
 
-def name_of(ingredients: Ingredients, parent: Parent | None) -> str:
-    """What messages call the image."""
-    return str(parent.reference) if parent else ingredients.recipe.parent or "the image"
-
-
-def source_of(ingredients: Ingredients, parent: Parent | None, contents: Contents) -> str | None:
-    """Where the facts of a finding on an image were read; None: in the image itself."""
-    named = known_image(name_of(ingredients, parent)) if contents.source == TABLE else None
-    return named.source if named else None
-
-
-def _nvidia(
-    ingredients: Ingredients,
-    parent: Parent | None,
-    contents: Contents,
-    after: Contents,
-    lock: Lock | None,
-    needs: Needs,
-) -> Iterator[Finding]:
-    stack = stack_of(ingredients, contents, after, lock)
-    name = name_of(ingredients, parent)
-    fix = _instead(ingredients, stack, needs)
+def _nvidia(subject: Subject) -> Iterator[Finding]:
+    stack, name, parent = _stack_of(subject), subject.name, subject.parent
+    fix = _instead(subject, stack)
     if stack.cuda == "":
         rocm = rocm_of(stack.torch or "")
         with_rocm = f"; it is for GPUs of AMD, with ROCm {rocm}" if rocm else ""
@@ -115,7 +118,7 @@ def _nvidia(
             what=what,
             evidence=stack.why + with_rocm,
             fix=fix,
-            source=source_of(ingredients, parent, contents) if stack.field == "parent_image" else None,
+            source=subject.source if stack.field == "parent_image" else None,
         )
         return
     if not stack.cuda:
@@ -128,19 +131,21 @@ def _nvidia(
                 fix=f"If it has none: {fix}",
             )
         return
-    environment = {**(parent.environment if parent else {}), **ingredients.recipe.environment}
-    yield from _driver(stack, name, needs, fix, _compat(environment, contents, needs.driver))
+    environment = {**(parent.environment if parent else {}), **subject.ingredients.recipe.environment}
+    compat = _compat(environment, subject.contents, subject.needs.driver)
+    yield from _driver(stack, name, subject.needs, fix, compat)
     if parent is not None:
-        yield from _requirements_of(environment, name, needs, fix)
+        yield from _requirements_of(environment, name, subject.needs, fix)
         yield from _capabilities(environment, name)
-    yield from _kernels(stack, name, needs, _machine(ingredients), fix)
+    yield from _kernels(stack, subject, fix)
 
 
-def _instead(ingredients: Ingredients, stack: GpuStack, needs: Needs) -> str:
+def _instead(subject: Subject, stack: GpuStack) -> str:
     """The nearest official image that fits; of a PyTorch in requirements, another wheel of it."""
+    needs = subject.needs
     if stack.field == "requirements" and stack.torch is not None:
         wheel = compatibility.torch_wheel(
-            _machine(ingredients),
+            subject.machine,
             capability=next(iter(needs.architectures), None),
             driver=needs.driver,
             installed=stack.torch,
@@ -153,7 +158,7 @@ def _instead(ingredients: Ingredients, stack: GpuStack, needs: Needs) -> str:
         architectures=needs.architectures,
         python=needs.python,
         torch=stack.torch,
-        platform=ingredients.recipe.platform,
+        platform=subject.ingredients.recipe.platform,
     )
     if found is None:
         return (
@@ -234,7 +239,7 @@ def _requirements_of(environment: Mapping[str, str], name: str, needs: Needs, fi
         if (
             variable.startswith("NVIDIA_REQUIRE_")
             and said
-            and not any(map(_meets(needs.driver), said.split()))
+            and not any(_met(alternative, needs.driver) for alternative in said.split())
         ):
             shown = said if len(said) < 60 else said[:57] + "…"
             yield Finding(
@@ -246,10 +251,6 @@ def _requirements_of(environment: Mapping[str, str], name: str, needs: Needs, fi
                 fix=f'{fix} Or start it anyway: environment={{"NVIDIA_DISABLE_REQUIRE": "1"}}.',
                 source=f"NVIDIA, nvidia-container-runtime README, 'NVIDIA_REQUIRE_*', read on {READ}",
             )
-
-
-def _meets(driver: str) -> Callable[[str], bool]:
-    return lambda alternative: _met(alternative, driver)
 
 
 def _met(alternative: str, driver: str) -> bool:
@@ -289,11 +290,11 @@ def _capabilities(environment: Mapping[str, str], name: str) -> Iterator[Finding
         )
 
 
-def _kernels(stack: GpuStack, name: str, needs: Needs, machine: str, fix: str) -> Iterator[Finding]:
+def _kernels(stack: GpuStack, subject: Subject, fix: str) -> Iterator[Finding]:
     assert stack.cuda
-    table = compatibility.TORCH_WHEELS.get(machine, {}).get(minor(stack.torch or ""), {})
+    table = compatibility.TORCH_WHEELS.get(subject.machine, {}).get(minor(stack.torch or ""), {})
     kernels = table.get(stack.cuda)
-    for capability in needs.architectures:
+    for capability in subject.needs.architectures:
         if kernels is not None:
             if compatibility.has_kernels(kernels, capability) is False:
                 yield Finding(
@@ -310,26 +311,21 @@ def _kernels(stack: GpuStack, name: str, needs: Needs, machine: str, fix: str) -
                 severity=ERROR if stack.torch else WARNING,
                 name="no-kernels",
                 field=stack.field,
-                what=f"CUDA {stack.cuda}, {stack.which.format(name)}, does not know compute capability "
-                f"{capability}.",
+                what=f"CUDA {stack.cuda}, {stack.which.format(subject.name)}, does not know compute "
+                f"capability {capability}.",
                 evidence=f"{stack.why}; {capability} needs {compatibility.fitting_cuda(capability)}",
                 fix=fix,
                 source=_DRIVERS,
             )
 
 
-def _machine(ingredients: Ingredients) -> str:
-    architecture = ingredients.recipe.platform.partition("/")[2].partition("/")[0]
-    return _MACHINES.get(architecture, architecture)
-
-
-def _lacks(finding: str, vendor: str, needed: str, official: str, name: str, contents: Contents) -> Finding:
+def _lacks(finding: str, vendor: str, needed: str, official: str, subject: Subject) -> Finding:
     return Finding(
         severity=ERROR,
         name=finding,
         field="parent_image",
-        what=f"A device of {vendor} is asked for, and {name} has no {needed}.",
-        evidence=contents.source,
+        what=f"A device of {vendor} is asked for, and {subject.name} has no {needed}.",
+        evidence=subject.contents.source,
         fix=f'parent_image="{official}" has it.',
         source=f"tags of the publisher, read on {READ}",
     )
