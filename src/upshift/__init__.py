@@ -72,8 +72,7 @@ if TYPE_CHECKING:
     from upshift.model.settings.batch import BatchSettings
     from upshift.model.settings.docker import DockerSettings
     from upshift.model.settings.environment import PythonEnvironment
-    from upshift.model.settings.kubeflow import KubeflowSettings
-    from upshift.model.settings.kubernetes import KubernetesSettings
+    from upshift.model.settings.kubernetes import KubeflowSettings, KubernetesSettings
     from upshift.model.settings.ray import RaySettings
     from upshift.model.settings.resources import ResourceSettings
     from upshift.model.settings.retry import Retry
@@ -201,7 +200,7 @@ _HOMES = {
     "HTML": "upshift.runtime.step.cards",
     "IncludeFile": "upshift.authoring.flow.parameters",
     "JSONType": "upshift.authoring.flow.parameters",
-    "KubeflowSettings": "upshift.model.settings.kubeflow",
+    "KubeflowSettings": "upshift.model.settings.kubernetes",
     "KubernetesSettings": "upshift.model.settings.kubernetes",
     "Metaflow": "upshift.runs.history.client",
     "Parameter": "upshift.authoring.flow.parameters",
@@ -284,7 +283,7 @@ def __getattr__(name: str) -> Any:
 def _missing(name: str) -> Exception:
     import sys
 
-    from upshift.model.settings.later import name_to_come
+    from upshift.model.settings.other_tools import name_to_come
 
     text = name_to_come(name)
     # ``from upshift import …`` has words of its own for an AttributeError; hasattr() knows nothing else.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import GraphError, location, user_location
-from upshift.model.settings.later import method_of_another_tool
+from upshift.model.settings.other_tools import method_of_another_tool
 from upshift.runtime.step.context import current
 from upshift.runtime.streams import tell
 

@@ -8,8 +8,7 @@ from typing import Any, TypeVar, overload
 from upshift.authoring.options import StepOptions, checked_keywords
 from upshift.authoring.steps import add_options
 from upshift.errors import SettingsError, user_location
-from upshift.model.checks import MOST_DEVICES, MOST_SECONDS, shown
-from upshift.model.settings.fields import bad_value, number
+from upshift.model.checks import MOST_DEVICES, MOST_SECONDS, bad_value, number, shown
 from upshift.model.settings.resources import LEAST_GPU_MEMORY, LEAST_MEMORY, ResourceSettings
 from upshift.model.settings.retry import Retry
 from upshift.model.settings.sizes import FORMS, meant_by, parse_size

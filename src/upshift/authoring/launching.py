@@ -13,8 +13,7 @@ from upshift.authoring.composing.scope import current_scope
 from upshift.authoring.options import StepOptions
 from upshift.authoring.steps import Step, add_options
 from upshift.errors import MisuseError, SettingsError, user_frame, user_location
-from upshift.model.checks import MOST_NODES, MOST_PROCESSES, local_path, shown
-from upshift.model.settings.fields import bad_value
+from upshift.model.checks import MOST_NODES, MOST_PROCESSES, bad_value, local_path, shown
 from upshift.model.settings.step import Seconds, checked_seconds
 from upshift.runtime.launch.arguments import check, refuse_idle
 from upshift.runtime.launch.arguments.meanings import ACCELERATE, TORCHRUN, Launcher

@@ -13,7 +13,7 @@ from upshift.authoring.pipelines import Pipeline
 from upshift.errors import LoadError, NotFound, UpshiftError, location, suggestion
 from upshift.model.checks import shown
 from upshift.model.home import project_root, working_folder
-from upshift.model.settings.later import NOT_YET, module_of_another_tool
+from upshift.model.settings.other_tools import NOT_YET, module_of_another_tool
 from upshift.runtime.usercode.tracebacks import user_line, user_text
 
 

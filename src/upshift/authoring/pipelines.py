@@ -26,7 +26,7 @@ from upshift.authoring.options import (
     settings_said,
 )
 from upshift.errors import UpshiftError, user_frames
-from upshift.model.settings.fields import bad_value
+from upshift.model.checks import bad_value
 from upshift.model.settings.retry import Retry
 from upshift.model.settings.step import checked_flag
 

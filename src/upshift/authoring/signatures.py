@@ -23,8 +23,14 @@ from typing import Any
 
 from upshift.errors import GraphError, location, nearest, user_location
 from upshift.model.checks import shown
-from upshift.model.spec.annotations import Unresolved, annotation_of
-from upshift.model.spec.calls import extra_positional, names_taken, shadowed_keyword, signature_of
+from upshift.model.spec.calls import (
+    Unresolved,
+    annotation_of,
+    extra_positional,
+    names_taken,
+    shadowed_keyword,
+    signature_of,
+)
 from upshift.runtime.storage.manifest import is_list
 
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})

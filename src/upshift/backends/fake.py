@@ -46,8 +46,8 @@ from upshift.backends.base import (
     refuse_options,
 )
 from upshift.errors import BackendError
+from upshift.model.checks import refuse_unknown_fields
 from upshift.model.configuration import Target
-from upshift.model.settings.fields import refuse_unknown_fields
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.calls import bind

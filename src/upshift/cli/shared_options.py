@@ -139,7 +139,7 @@ _HOW = (
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
     """An age that was typed, such as ``30d``, in seconds."""
-    from upshift.model.settings.spans import parse_span
+    from upshift.model.settings.sizes import parse_span
 
     try:
         return None if value is None else parse_span(value)

@@ -12,7 +12,7 @@ import attrs
 
 from upshift.code.gitignore import IgnoreFile
 from upshift.errors import UsageError
-from upshift.model.settings.leaks import is_secret_file
+from upshift.model.settings.secrets import is_secret_file
 from upshift.runtime.storage.memo import Signature, signature, signature_of
 
 FILES_AT_MOST = 20_000

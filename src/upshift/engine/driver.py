@@ -34,7 +34,7 @@ from upshift.engine.targets import AttemptState, OpenTarget, Verdict, cancel, re
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskState, task_inputs
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
-from upshift.model.settings.spans import parse_span
+from upshift.model.settings.sizes import parse_span
 from upshift.model.spec.artifact import Value
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.report.human import in_words

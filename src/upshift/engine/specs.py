@@ -17,7 +17,7 @@ from upshift.engine.targets import OpenTarget
 from upshift.engine.tasks import TaskState
 from upshift.errors import UpshiftError
 from upshift.model.graph import Graph
-from upshift.model.settings.spans import parse_span
+from upshift.model.settings.sizes import parse_span
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec.artifact import Value
 from upshift.model.spec.task import Code, OutputSpec, TaskId, TaskSpec

@@ -14,8 +14,7 @@ import attrs
 from upshift.errors import ConfigError, NotFound, nearest, suggestion
 from upshift.model.checks import MOST_TEXT, in_bucket, read_small, shown, unfit
 from upshift.model.home import home, working_folder
-from upshift.model.settings.sizes import parse_size
-from upshift.model.settings.spans import FORMS, parse_span
+from upshift.model.settings.sizes import SPAN_FORMS, parse_size, parse_span
 
 BUCKET_CACHE = "100GB"
 DURABILITIES = ("process", "power")
@@ -226,7 +225,7 @@ def _target(name: str, table: Any, where: str | None) -> Target:
                 parse_span(fields[field])
         except ValueError as error:
             raise ConfigError(
-                f"target {name!r}: {field}: {error}", where=where, fix=f"Write {FORMS}."
+                f"target {name!r}: {field}: {error}", where=where, fix=f"Write {SPAN_FORMS}."
             ) from None
     return Target(name=name, **fields)
 

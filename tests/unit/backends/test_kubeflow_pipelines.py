@@ -24,7 +24,7 @@ from upshift.backends.yaml_text import yaml_of
 from upshift.errors import ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target
 from upshift.model.graph import Graph
-from upshift.model.settings.kubeflow import KubeflowSettings
+from upshift.model.settings.kubernetes import KubeflowSettings
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.retry import Retry
 from upshift.runtime.storage.store import open_store

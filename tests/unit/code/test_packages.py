@@ -17,7 +17,7 @@ import pytest
 from upshift.code import packages, project_files
 from upshift.code.packages import Package, PackagePart, make_package, preview_package
 from upshift.errors import BlobMissing, StoreError, StoreUnavailable, UsageError
-from upshift.model.settings.leaks import is_secret_file
+from upshift.model.settings.secrets import is_secret_file
 from upshift.runtime.storage import memo, unpacking
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.storage.unpacking import unpack

@@ -14,7 +14,7 @@ import pytest
 from upshift.engine.gc import Choice, choose, gc, rebuild_catalog, tidy
 from upshift.errors import NotFound, StoreError, UsageError
 from upshift.model.configuration import Configuration
-from upshift.model.settings.spans import parse_span
+from upshift.model.settings.sizes import parse_span
 from upshift.report.terminal.cleaned import Ticker, cleaned_text, rebuilt_text
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rebuild import open_catalog

@@ -11,8 +11,7 @@ import pytest
 
 from upshift.errors import SettingsError
 from upshift.model import checks
-from upshift.model.checks import local_path, shown, small_text, unfit
-from upshift.model.settings.fields import number
+from upshift.model.checks import local_path, number, shown, small_text, unfit
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 

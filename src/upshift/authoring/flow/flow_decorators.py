@@ -10,8 +10,7 @@ from upshift.authoring.flow.parameters import LateValue
 from upshift.authoring.flow.step_decorators import from_conda, with_packages
 from upshift.authoring.options import checked_keywords, identifier
 from upshift.errors import MisuseError, SettingsError, user_location
-from upshift.model.checks import shown
-from upshift.model.settings.fields import bad_value, line, text
+from upshift.model.checks import bad_value, line, shown, text
 from upshift.model.settings.step import StepSettings, checked_flag
 
 if TYPE_CHECKING:

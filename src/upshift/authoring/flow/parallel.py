@@ -19,9 +19,8 @@ from upshift.authoring.flow.shape import PARALLEL
 from upshift.authoring.options import StepOptions
 from upshift.authoring.steps import add_options
 from upshift.errors import UsageError, user_location
-from upshift.model.checks import MOST_PROCESSES_EACH, shown
+from upshift.model.checks import MOST_PROCESSES_EACH, bad_value, shown
 from upshift.model.graph import task_id
-from upshift.model.settings.fields import bad_value
 from upshift.model.spec import Artifact, from_json, to_json
 from upshift.runtime.step.context import current
 from upshift.runtime.storage import artifacts

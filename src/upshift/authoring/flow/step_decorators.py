@@ -17,12 +17,10 @@ from upshift.authoring.options import StepOptions, checked_keywords, identifier
 from upshift.authoring.pending import options_to_come
 from upshift.authoring.steps import add_options
 from upshift.errors import SettingsError, UsageError, suggestion, user_location
-from upshift.model.checks import shown
+from upshift.model.checks import bad_value, line, shown
 from upshift.model.settings.batch import BatchSettings
 from upshift.model.settings.docker import DockerSettings
-from upshift.model.settings.fields import bad_value, line
-from upshift.model.settings.kubeflow import KubeflowSettings
-from upshift.model.settings.kubernetes import KubernetesSettings
+from upshift.model.settings.kubernetes import KubeflowSettings, KubernetesSettings
 from upshift.model.settings.retry import Catch
 from upshift.model.settings.secrets import checked_secrets
 from upshift.model.settings.slurm import SlurmSettings

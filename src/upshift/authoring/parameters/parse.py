@@ -10,7 +10,7 @@ from upshift.authoring.parameters.fields import UNSET, Given, Unfit, dotted_name
 from upshift.authoring.parameters.values import fit, hint_for
 from upshift.errors import UsageError, nearest, suggestion
 from upshift.model.checks import MOST_SHOWN, shown
-from upshift.model.spec.annotations import parameter_hints
+from upshift.model.spec.calls import parameter_hints
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline

@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 
 from upshift.model.plain import TYPE, fields_of, short_type
-from upshift.model.spec.annotations import Unresolved, parameter_hints
+from upshift.model.spec.calls import Unresolved, parameter_hints
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})

@@ -18,7 +18,7 @@ from upshift.backends.scheduler import options_of
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.images.building.builder import Destination
 from upshift.model.configuration import Target
-from upshift.model.settings.kubeflow import KubeflowSettings
+from upshift.model.settings.kubernetes import KubeflowSettings
 
 _OWN = ("image", *OPTIONS)
 

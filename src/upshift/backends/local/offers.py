@@ -15,8 +15,7 @@ from upshift.backends.base import Offer
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.settings.sizes import format_size
-from upshift.model.settings.spans import FORMS, parse_span
+from upshift.model.settings.sizes import SPAN_FORMS, format_size, parse_span
 from upshift.model.spec import Device, Hardware
 from upshift.model.spec.hardware import SUPERVISOR, Model, Shortfall, enforced
 from upshift.runtime.confine import host_facts
@@ -241,7 +240,7 @@ def manners(target: Target) -> tuple[float, bool]:
         seconds = WAIT if wait is None else parse_span(str(wait))
     except ValueError:
         raise ConfigError(
-            f"target {target.name!r}: device_wait = {wait!r} is invalid", fix=f"Write {FORMS}."
+            f"target {target.name!r}: device_wait = {wait!r} is invalid", fix=f"Write {SPAN_FORMS}."
         ) from None
     if busy not in ("wait", "use"):
         raise ConfigError(

@@ -23,7 +23,7 @@ import attrs
 from upshift.code.project_files import NEVER
 from upshift.errors import SettingsError, location
 from upshift.images.recipes.reading import digest_of, read_text
-from upshift.model.settings.leaks import is_secret_file
+from upshift.model.settings.secrets import is_secret_file
 
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*([\\`])\s*", re.IGNORECASE)
 _DIRECTIVE = re.compile(r"#\s*[a-zA-Z]+\s*=.*")

@@ -18,7 +18,7 @@ import attrs
 
 from upshift.errors import MissingExtra, SettingsError
 from upshift.model.checks import small_text
-from upshift.model.settings.leaks import secret_in
+from upshift.model.settings.secrets import secret_in
 from upshift.runtime.storage.memo import Memo, now, signature_of
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from upshift.images.recipes.reading import (
     read_text,
     written,
 )
-from upshift.model.settings.leaks import secret_in, unexpanded_in
+from upshift.model.settings.secrets import secret_in, unexpanded_in
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

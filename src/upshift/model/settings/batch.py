@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import attrs
 
 from upshift.errors import SettingsError, user_location
-from upshift.model.settings.fields import Told, bad_value, line, number, refuse_unknown_fields
+from upshift.model.checks import Told, bad_value, line, number, refuse_unknown_fields
 from upshift.model.settings.sizes import parse_size
 
 _OWNER = "BatchSettings"

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from upshift.errors import SettingsError, user_location
+from upshift.model.checks import Told, refuse_unknown_fields
 from upshift.model.settings import docker_fields as fields
-from upshift.model.settings.fields import Told, refuse_unknown_fields
 
 _BY_KEY = ("build_args", "environment", "python_package_installer_args", "runtime_environment")
 _OF_THE_DOCKERFILE = ("dockerfile", "build_context_root", "build_args")

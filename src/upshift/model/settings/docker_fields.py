@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upshift.errors import SettingsError, nearest, user_location
-from upshift.model.checks import MOST_TEXT, MOST_VARIABLE, MOST_VARIABLES, shown, unfit
-from upshift.model.settings.fields import bad_value
-from upshift.model.settings.leaks import looks_secret, secret_in, unexpanded_in
+from upshift.model.checks import MOST_TEXT, MOST_VARIABLE, MOST_VARIABLES, bad_value, shown, unfit
+from upshift.model.settings.secrets import looks_secret, secret_in, unexpanded_in
 
 # The grammar of image names: https://github.com/distribution/reference/blob/main/reference.go, November 2026.
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"

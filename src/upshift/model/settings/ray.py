@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from upshift.errors import SettingsError, user_location
-from upshift.model.settings.fields import Told, bad_value, line, number, refuse_unknown_fields
+from upshift.model.checks import Told, bad_value, line, number, refuse_unknown_fields
 
 _OWN = {
     **dict.fromkeys(("CPU", "num_cpus"), "ResourceSettings(cpu_count=…)"),

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union
 import attrs
 
 from upshift.errors import SettingsError, nearest, user_location
-from upshift.model.checks import MOST_BYTES, MOST_CPUS, MOST_DEVICES, MOST_NODES, shown
-from upshift.model.settings.fields import Told, bad_value, number, refuse_unknown_fields
+from upshift.model.checks import (
+    MOST_BYTES,
+    MOST_CPUS,
+    MOST_DEVICES,
+    MOST_NODES,
+    Told,
+    bad_value,
+    number,
+    refuse_unknown_fields,
+    shown,
+)
 from upshift.model.settings.sizes import FORMS, format_size, meant_by, parse_size
 
 if TYPE_CHECKING:

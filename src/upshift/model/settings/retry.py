@@ -8,8 +8,7 @@ from typing import Any
 import attrs
 
 from upshift.errors import SettingsError, suggestion, user_location
-from upshift.model.checks import MOST_SECONDS, shown
-from upshift.model.settings.fields import Told, bad_value, number, refuse_unknown_fields
+from upshift.model.checks import MOST_SECONDS, Told, bad_value, number, refuse_unknown_fields, shown
 
 STOPPED = "stopped-from-outside"
 """That a signal of somebody else's ended it, as far as its supervisor knows; its backend may know more."""

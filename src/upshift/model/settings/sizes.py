@@ -1,8 +1,8 @@
-"""Amounts of bytes, as people write them.
+"""Amounts of bytes and spans of time, as people write them: ``16GB``, ``30d``.
 
-Decimal units (``KB`` … ``PB``) are powers of 1000, binary units (``KiB`` … ``PiB``) of 1024, as in
-IEC 80000-13. Inside Upshift an amount is an ``int`` of bytes; each backend turns it into its own
-unit at its edge, rounding up.
+Decimal units of bytes (``KB`` … ``PB``) are powers of 1000, binary units (``KiB`` … ``PiB``) of 1024, as in
+IEC 80000-13. Inside Upshift an amount is an ``int`` of bytes, and a span a ``float`` of seconds; each backend
+turns them into its own units at its edge, rounding up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from upshift.model.checks import shown
+from upshift.model.checks import MOST_SECONDS, shown
 
 UNITS = {"B": 1} | {
     prefix + suffix: base**power
@@ -86,3 +86,37 @@ def format_size(size: int | float) -> str:
     if unit == "B":
         return f"{amount:.0f} B"
     return f"{amount:.3g} {unit}" if abs(amount) < 99.95 else f"{amount:.0f} {unit}"
+
+
+SPAN_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+"""Seconds in one of each unit."""
+SPAN_FORMS = 'a number and one of s, m, h, d, w (seconds to weeks), for example "30d" or "12h"'
+
+_SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*")
+
+
+def parse_span(text: str) -> float:
+    """Read a span of time.
+
+    Parameters
+    ----------
+    text
+        ``"30d"``, ``"1.5h"``.
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Raises
+    ------
+    ValueError
+        The text is no span; the message names the forms that are.
+    """
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"expected {SPAN_FORMS}; got {shown(text)}")
+    seconds = float(match[1]) * SPAN_UNITS[match[2]]
+    if seconds > MOST_SECONDS:
+        raise ValueError(f"expected at most {MOST_SECONDS // SPAN_UNITS['d']:,} days; got {shown(text)}")
+    return seconds

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from upshift.model.settings.fields import Told, bad_value, line, number, refuse_unknown_fields
+from upshift.model.checks import Told, bad_value, line, number, refuse_unknown_fields
 from upshift.model.settings.sizes import FORMS, parse_size
 
 _OWNER = "SkyPilotSettings"

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import attrs
 
 from upshift.errors import SettingsError, user_location
-from upshift.model.settings.fields import Told, bad_value, line, refuse_unknown_fields
-from upshift.model.settings.spans import parse_span
+from upshift.model.checks import Told, bad_value, line, refuse_unknown_fields
+from upshift.model.settings.sizes import parse_span
 
 _OWN = {
     **dict.fromkeys(

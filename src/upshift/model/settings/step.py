@@ -17,10 +17,9 @@ from typing import Any, Union
 import attrs
 
 from upshift.errors import SettingsError, user_location
-from upshift.model.checks import MOST_SECONDS, shown
+from upshift.model.checks import MOST_SECONDS, bad_value, number, shown, text
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.environment import PythonEnvironment
-from upshift.model.settings.fields import bad_value, number, text
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.retry import MOST_RETRIES, Catch, Retry
 from upshift.model.settings.secrets import checked_secrets

@@ -20,7 +20,7 @@ from typing import Any
 
 from upshift.model.plain import type_name
 from upshift.model.spec import TaskSpec
-from upshift.model.spec.annotations import annotation_of
+from upshift.model.spec.calls import annotation_of
 from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.serializers.contents import parts_of
 

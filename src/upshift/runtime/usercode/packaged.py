@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from upshift.model.settings.leaks import is_secret_file
+from upshift.model.settings.secrets import is_secret_file
 from upshift.model.spec import Code
 from upshift.runtime.storage.digest import split
 

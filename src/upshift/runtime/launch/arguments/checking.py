@@ -9,8 +9,7 @@ from typing import Any, Final
 import attrs
 
 from upshift.errors import SettingsError, nearest, suggestion, user_location
-from upshift.model.checks import shown
-from upshift.model.settings.fields import bad_value
+from upshift.model.checks import bad_value, shown
 from upshift.runtime.launch.arguments.argument import FLAG, FLOAT, INT, LIST, SWITCH, TEXT, WORD, Argument
 from upshift.runtime.launch.arguments.installed import installed_arguments, installed_version
 from upshift.runtime.launch.arguments.meanings import LAUNCHERS, Launcher, RefusedArgument
