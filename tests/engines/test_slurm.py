@@ -513,6 +513,61 @@ def test_while_the_controller_is_away_jobs_go_on_and_others_wait(
     assert result is not None and result.status == "completed"
 
 
+def test_half_a_minute_without_the_controller_is_told_once_and_the_run_completes(
+    project: Project, own_slurm: SlurmHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", own_slurm.environment["SLURM_CONF"])
+    flags = {name: project.folder / name for name in ("first", "second")}
+    project.write("""
+        import os, time
+
+        def wait(until: str) -> None:
+            print("it waits", flush=True)
+            while not os.path.exists(until):
+                time.sleep(0.05)
+
+        @step(cache=False)
+        def first(until: str) -> int:
+            wait(until)
+            return 1
+
+        @step(cache=False)
+        def second(until: str) -> int:
+            wait(until)
+            return 2
+
+        @step(cache=False)
+        def after(x: int) -> int:
+            return x + 1
+
+        @pipeline
+        def example(folder: str):
+            return after(first(f"{folder}/first")), second(f"{folder}/second")
+    """)
+    with Running(project, "run", "pipeline.py", "--on", "cluster", "-p", f"folder={project.folder}") as run:
+        run.until_it_says("[first] it waits")
+        run.until_it_says("[second] it waits")
+        away = time.monotonic()
+        own_slurm.stop_daemon("slurmctld")
+        try:
+            run.until_it_says("first: since ")
+            flags["first"].touch()
+            run.until_it_says("first: completed in")
+            run.until_it_says("after: Slurm does not answer")
+            until(lambda: time.monotonic() - away > 30, "so long it is away")
+        finally:
+            own_slurm.start_daemon("slurmctld")
+        run.until_it_says("second: Slurm answers again, after ")
+        run.until_it_says("after: completed in")
+        flags["second"].touch()
+        said = run.end()
+    for name in flags:
+        (told,) = [line for line in said.splitlines() if line.startswith(f"{name}: since ")]
+        assert "Slurm does not answer: " in told and told.endswith(". Running steps continue")
+    attempts = [one for step in shown(project)["steps"] for one in step["tasks"][0]["attempts"]]
+    assert [one["status"] for one in attempts] == ["completed"] * 3
+
+
 def test_an_account_that_does_not_exist_is_refused_before_anything_runs(
     watching: Callable[..., Watching], own_slurm: SlurmHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from upshift.backends.base import Logged, LogGrew, Noticed, Started
 from upshift.backends.scheduler import Arrays, Cluster, NotNow, State, nodes_of, words_of
 from upshift.backends.watched import Jobs, Watched
-from upshift.errors import UpshiftError
+from upshift.errors import BackendError, UpshiftError
 from upshift.model.settings.retry import STOPPED
 from upshift.runtime.storage.live import name_of as name_in
 from upshift.runtime.supervisor.serving.array import element_in
@@ -34,6 +34,9 @@ ASK = 5.0
 BURST = 3
 """How many of those questions are asked sooner than that, because something has happened, where none was
 asked before: never are there more than these and one in ASK seconds, however many jobs there are."""
+SILENCE = 15.0
+"""Seconds without an answer of the scheduler after which people are told: a controller that starts again is
+away for less."""
 SOON = 1.0
 """Seconds after which a job that was submitted is asked for: it may wait, and its user wants to know why."""
 LATE = (5.0, 60.0)
@@ -66,6 +69,8 @@ class Watcher:
         self._asked: deque[float] = deque(maxlen=BURST)
         self._happened = 0.0
         self._withdrew = 0.0
+        self._silent: float | None = None  # since when a question was not answered, by the monotonic clock
+        self._missed: str | None = None  # who does not answer, once people are told
 
     def submitted(self) -> None:
         """The scheduler has taken jobs. Called under the lock of the jobs, as :meth:`found` is."""
@@ -103,11 +108,39 @@ class Watcher:
                     self._asked.append(now)
                     self._ask_at = now + ASK
                     self._ask(watched)
-            except (NotNow, UpshiftError, OSError):
-                pass  # the scheduler or the store does not answer, and is asked again: the jobs go on
+                    self._answered(watched)
+            except (NotNow, UpshiftError, OSError) as error:
+                self._unanswered(watched, error)
             except Exception as error:  # of ours: no job must hang for it
                 for one in watched:
                     self._jobs.end(one, "infrastructure", words_of(error))
+
+    def _unanswered(self, all_watched: Iterable[Watched], error: Exception) -> None:
+        """The scheduler or the store does not answer, and is asked again: the jobs go on. Tell so, once."""
+        now = time.monotonic()
+        self._silent = now if self._silent is None else self._silent
+        if self._missed is not None or now - self._silent < SILENCE:
+            return
+        self._missed = self._cluster.title if isinstance(error, (NotNow, BackendError)) else "the store"
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - (now - self._silent)))
+        words = words_of(error).rstrip(".")
+        for watched in self._still(all_watched):
+            if watched.started:
+                text = f"since {since}, {words}. Running steps continue"
+                self._jobs.tell(Noticed(handle=watched.handle, text=text))
+            else:
+                self._jobs.wait(watched, words)
+
+    def _answered(self, all_watched: Iterable[Watched]) -> None:
+        """Tell those who were told of a silence that it is over."""
+        if self._missed is not None and self._silent is not None:
+            text = f"{self._missed} answers again, after {time.monotonic() - self._silent:.0f} s"
+            for watched in self._still(all_watched):
+                self._jobs.tell(Noticed(handle=watched.handle, text=text))
+        self._silent = self._missed = None
+
+    def _still(self, all_watched: Iterable[Watched]) -> list[Watched]:
+        return [watched for watched in all_watched if watched.handle in self._jobs.by_handle]
 
     def _stop(self, all_watched: Iterable[Watched]) -> None:
         """Stop what is to be stopped by now."""

@@ -426,7 +426,7 @@ def _complaints(text: str) -> Iterator[str]:
     """What is said of the matter in what a command of Slurm's writes to its standard error."""
     for line in text.splitlines():
         said = re.sub(
-            r"^(sbatch|squeue|scontrol|scancel|slurm_load_jobs|allocation failure)(: error)?:\s*", "", line
+            r"^(sbatch|squeue|scontrol|scancel|slurm_load_\w+|allocation failure)(:? error)?:\s*", "", line
         )
         said = said.removeprefix("error: ").removeprefix("Batch job submission failed: ").strip()
         if said:
