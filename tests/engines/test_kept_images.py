@@ -13,8 +13,8 @@ from registries import LoopbackRegistry
 from project import Project
 from upshift.errors import ImageError
 from upshift.images.base import HOME_LABEL, PROJECT_LABEL, RECIPE_LABEL
+from upshift.images.built import built_in_engine, remove_from_engine, this_home
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.kept import kept_in_engine, remove_from_engine, this_home
 from upshift.images.reference import tag_of
 
 
@@ -50,7 +50,7 @@ class Shelf:
 
     def names(self) -> set[str]:
         """The images of this test that Upshift takes for its own."""
-        found = {name for image in kept_in_engine(self.engine) for name in image.names}
+        found = {name for image in built_in_engine(self.engine) for name in image.names}
         return {name for name in found if name.startswith(self.repository)}
 
     def there(self, name: str) -> bool:
@@ -82,7 +82,7 @@ def test_prune_removes_what_no_container_is_of(shelf: Shelf) -> None:
     unused, used = shelf.ours("b"), shelf.ours("c")
     container = shelf.engine.run(["create", used, "true"]).stdout.strip()
     try:
-        mine = [image for image in kept_in_engine(shelf.engine) if {unused, used} & {*image.names}]
+        mine = [image for image in built_in_engine(shelf.engine) if {unused, used} & {*image.names}]
         by_name = {image.names[0]: image for image in mine}
         assert {name: image.containers for name, image in by_name.items()} == {unused: 0, used: 1}
         remove_from_engine(shelf.engine, by_name[unused])

@@ -18,8 +18,8 @@ from registries import LoopbackRegistry
 from upshift.errors import ImageError
 from upshift.images.base import RECIPE_LABEL, Progress
 from upshift.images.building.builder import Destination
+from upshift.images.built import built_in_engine
 from upshift.images.containers.bases import UNFINISHED, remove_unfinished, this_home, unfinished
-from upshift.images.kept import kept_in_engine
 from upshift.images.reference import Reference
 
 
@@ -114,7 +114,7 @@ def test_what_a_failed_build_leaves_has_a_name_and_goes_with_the_next(workshop: 
     left = unfinished(engine)
     assert left == [f"{UNFINISHED}:{this_home()}"] * int(engine.name == "docker" and not engine.buildkit)
     assert set(left) == {
-        name for kept in kept_in_engine(engine) if not kept.recipe for name in kept.names
+        name for kept in built_in_engine(engine) if not kept.recipe for name in kept.names
     } & {f"{UNFINISHED}:{this_home()}"}
     workshop.build(dockerfile=write(workshop, f"FROM {workshop.parent}\nENV LEFT=\n"))
     assert unfinished(engine) == []

@@ -14,11 +14,11 @@ from upshift.cli.output import echo
 
 if TYPE_CHECKING:
     from upshift.engine.named_images import NamedImage
+    from upshift.images.built import BuiltImage
     from upshift.images.containers.engine import ContainerEngine
-    from upshift.images.kept import Kept
 
-    Removal = Callable[[Kept], None]
-    Place = tuple[list[Kept], Removal]
+    Removal = Callable[[BuiltImage], None]
+    Place = tuple[list[BuiltImage], Removal]
 
 _COMMANDS = {
     "show": LazyCommand(
@@ -306,10 +306,10 @@ def prune(
             "--older-than goes by when an image was built, which images in a registry do not tell",
             fix="Leave it out.",
         )
-    removed: list[Kept] = []
+    removed: list[BuiltImage] = []
     stayed: dict[str, str] = {}
-    others: list[Kept] = []
-    ageless: list[Kept] = []
+    others: list[BuiltImage] = []
+    ageless: list[BuiltImage] = []
     failed = False
     before = None if older_than is None else time.time() - older_than
     with _places(target, registry, repository) as places:
@@ -353,8 +353,13 @@ def _places(target: str | None, registry: str | None, repository: str) -> Iterat
     from functools import partial
 
     from upshift.errors import UsageError
+    from upshift.images.built import (
+        built_in_engine,
+        built_in_registry,
+        remove_from_engine,
+        remove_from_registry,
+    )
     from upshift.images.containers.engine import NAMES, find_engine
-    from upshift.images.kept import kept_in_engine, kept_in_registry, remove_from_engine, remove_from_registry
     from upshift.images.reference import Reference
     from upshift.model.configuration import load_configuration
 
@@ -375,14 +380,14 @@ def _places(target: str | None, registry: str | None, repository: str) -> Iterat
         engines = _engines_here()
     with contextlib.ExitStack() as stack:
         places: list[Place] = [
-            (kept_in_engine(engine), partial(remove_from_engine, engine)) for engine in engines
+            (built_in_engine(engine), partial(remove_from_engine, engine)) for engine in engines
         ]
         if registry is not None:
             from upshift.images.registries.client import Registries
 
             registries = stack.enter_context(Registries())
             name = Reference.parse(f"{registry.rstrip('/')}/{repository}")
-            places.append((kept_in_registry(registries, name), partial(remove_from_registry, registries)))
+            places.append((built_in_registry(registries, name), partial(remove_from_registry, registries)))
         yield places
 
 

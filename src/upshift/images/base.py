@@ -1,4 +1,4 @@
-"""The forms of this room: what an image is made from, what is known of it, what was found and built."""
+"""The records of this package: what an image is made from, what is known of it, what was found and built."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ name.
 """
 
 LEAST_PYTHON = "3.10"
-"""What runs beside a step needs it."""
+"""The oldest Python that steps can run with."""
 
 ERROR, WARNING, NOTE = SEVERITIES = ("error", "warning", "note")
 """Severities of a finding. With one of the first, nothing is built and nothing runs."""
@@ -31,7 +31,7 @@ ERROR, WARNING, NOTE = SEVERITIES = ("error", "warning", "note")
 
 @attrs.frozen(kw_only=True)
 class Recipe:
-    """Everything that a user asks to be in an image; plain data, the same on every machine."""
+    """Everything that a user asks for in an image; plain data, the same on every machine."""
 
     # The image to build on, as the user named it, or the default. With `dockerfile`: None where the user
     # named none, since the Dockerfile says it
@@ -56,7 +56,7 @@ class Recipe:
 
     @property
     def adds_nothing(self) -> bool:
-        """Whether the parent is the image."""
+        """Whether the parent is used as it is."""
         return self.skip_build or not (
             self.dockerfile or self.apt_packages or self.requirements or self.environment or self.user
         )
@@ -67,19 +67,19 @@ class Recipe:
         return not self.skip_build and (self.dockerfile is not None or bool(self.apt_packages))
 
     def digest(self, parent: str | None) -> str:
-        """What an image is found by that was made from this on a parent of this digest: ``sha256:…``.
+        """The digest by which an image of this recipe on this parent is found: ``sha256:…``.
 
-        The parent is None where only the Dockerfile knows it.
+        The parent is None where only the Dockerfile names it.
         """
         return _digest([attrs.asdict(self), parent])
 
     def identity(self, parent: str | None, lock: Lock | None) -> str:
-        """What is in an image made from this: the parent, the locked packages, and what else was asked."""
+        """The digest of what is in an image: the parent, the locked packages, and the rest of the recipe."""
         if lock is None:
             return self.digest(parent)
         asked = attrs.asdict(self)
         for name in ("requirements", "files", "installer", "installer_args"):
-            del asked[name]  # only what they were resolved to counts
+            del asked[name]  # the lock counts instead
         return _digest([asked, parent, lock.text])
 
 
@@ -130,7 +130,7 @@ class LockedPackage:
 
 @attrs.frozen(kw_only=True)
 class Lock:
-    """What requirements were resolved to on one parent: exactly what is installed on top of it."""
+    """The packages that requirements were resolved to: exactly what is installed on top of one parent."""
 
     packages: tuple[LockedPackage, ...] = ()
 
@@ -175,14 +175,14 @@ class Ingredients:
 
     @property
     def is_the_parent(self) -> bool:
-        """Whether the parent is the image, also by its name."""
+        """Whether the parent is used as it is, under its own name."""
         named = self.repository is not None or self.tag is not None
         return self.recipe.skip_build or (self.recipe.adds_nothing and not named)
 
 
 @attrs.frozen(kw_only=True)
 class Parent:
-    """What a registry or a container engine says of an image, for one platform. Nothing is downloaded."""
+    """The manifest and configuration of an image, as a registry or an engine gives them for one platform."""
 
     reference: Reference  # how it is called
     # In a registry of the manifest for the platform; of an engine that has it from none, the image's id
@@ -206,7 +206,7 @@ class Parent:
 
     @property
     def pinned(self) -> str:
-        """What it is called that cannot change: its digest, or of one that only an engine has its id."""
+        """A name that cannot move: by digest, or the id where only an engine has it."""
         return self.id if self.in_engine else self.reference.with_digest(self.digest).full
 
 
@@ -237,7 +237,7 @@ class Contents:
 
     @property
     def whole(self) -> bool:
-        """Whether all is known that packages are installed by: its Python, where that is, and all it has."""
+        """Whether all is known that resolving packages needs: its Python, the paths, and all packages."""
         return bool(
             self.python
             and self.interpreter
@@ -249,7 +249,7 @@ class Contents:
 
 @attrs.frozen(kw_only=True)
 class Needs:
-    """What the steps that run in an image need of it."""
+    """What steps need of their image."""
 
     # Vendors of the accelerators that are asked for (`"nvidia"`); empty: none
     gpus: frozenset[str] = frozenset()
@@ -266,7 +266,7 @@ class Needs:
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """One thing that was found out about an image before it is built."""
+    """One result of the checks of an image."""
 
     severity: str  # ERROR, WARNING or NOTE
     field: str  # of the settings, or `"request"`
@@ -292,7 +292,7 @@ class Image:
 
 @attrs.frozen(kw_only=True)
 class Progress:
-    """How far the making of an image is."""
+    """The progress of a build."""
 
     stage: str  # `"resolve"`, `"install"`, `"pack"`, `"build"`, `"push"`, `"load"` or `"pull"`
     text: str  # what happens, in words; of the engine's own builder a line of its output
@@ -302,7 +302,7 @@ class Progress:
 
 
 Tell = Callable[[Progress], None]
-"""Takes progress, at once, from any thread. What it raises ends the building: nobody wants it any more."""
+"""Takes progress, from any thread. An exception in it ends the build."""
 
 Announce = Callable[[str], None]
 """Takes a line about something that takes long, before it begins."""

@@ -1,7 +1,7 @@
-"""Folders of images in ``UPSHIFT_HOME/cache/images``: what is kept to save time, and where images are made.
+"""The cache of images in ``UPSHIFT_HOME/cache/images``, and the folders that images are built in.
 
-Losing any of it costs time, and nothing else. A file there appears whole or not at all. Reading one marks it
-as used; ``upshift gc`` removes what nobody has used for long.
+Losing any of it costs only time. A file appears complete or not at all. Reading one marks it as used;
+``upshift gc`` removes those that have not been used for long.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from upshift.model.home import home, make_folder
 from upshift.runtime.storage.files import replacing
 
 PARENTS, SEEN, LAYERS, BYTECODE, LOCKS = KINDS = ("parents", "seen", "layers", "bytecode", "locks")
-"""The folders of files: what was read of parents, was seen in layers, layers that were made, bytecode, and
-locks.
-"""
+"""The folders of files: what was read of parents and found in layers, records of layers, bytecode, locks."""
 
 COMPILED = "compiled"
-"""The folder with a cache of uv for each image that something was compiled in, to be removed as a whole."""
+"""The folder with a cache of uv for each image that something was compiled in; each is removed as a whole."""
 
 T = TypeVar("T")
 
@@ -38,12 +36,12 @@ _BUILDING, _LOCK = "building-", ".lock"
 
 
 def folder(kind: str) -> Path:
-    """The folder of a kind; it need not be there."""
+    """The folder of a kind, which may not exist."""
     return _place() / kind
 
 
 def used(file: Path) -> Path:
-    """Mark a file as used; it need not be there."""
+    """Mark a file as used, if it exists."""
     with contextlib.suppress(OSError):
         if time.time() - file.lstat().st_ctime > _OFTEN:
             os.utime(file)
@@ -52,7 +50,7 @@ def used(file: Path) -> Path:
 
 @contextlib.contextmanager
 def keeping(file: Path) -> Iterator[Path]:
-    """Write a file that appears whole or not at all; where that cannot be, there is none."""
+    """Write a file that appears complete or not at all; where it cannot be written, there is none."""
     with contextlib.suppress(OSError):
         make_folder(file.parent)
     with contextlib.suppress(OSError), replacing(file) as draft:
@@ -60,7 +58,7 @@ def keeping(file: Path) -> Iterator[Path]:
 
 
 def recalled(file: Path, read: Callable[[str], T]) -> T | None:
-    """What a kept file says, as ``read`` understands it; None: there is none, or it is damaged."""
+    """What a cached file says, parsed by ``read``; None: there is none, or it is damaged."""
     try:
         return read(used(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImageError):
@@ -68,27 +66,27 @@ def recalled(file: Path, read: Callable[[str], T]) -> T | None:
 
 
 def remember(file: Path, text: str) -> None:
-    """Keep a text; where that cannot be, it is found out again next time."""
+    """Write a text to the cache, if that can be written."""
     with keeping(file) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
-def workshop() -> Iterator[Path]:
-    """A folder to make an image in, as long as the block runs, which nobody else can read.
+def build_folder() -> Iterator[Path]:
+    """A private folder to build an image in, as long as the block runs.
 
-    Folders of processes that were killed are removed.
+    Folders that killed processes left are removed.
     """
-    with _room_on_disk(), _locked_folder() as folder:
+    with _told_disk_errors(), _locked_folder() as folder:
         yield folder
 
 
 @contextlib.contextmanager
-def alone(what: str, *, waiting: Callable[[], object]) -> Iterator[None]:
-    """Have nobody else on this machine make the same image; ``waiting`` is called while somebody does.
+def build_lock(what: str, *, waiting: Callable[[], object]) -> Iterator[None]:
+    """Let one process on this machine build an image at a time; ``waiting`` is called while another one does.
 
-    The lock is a socket's abstract address: one for all users and homes, since they share engines, and free
-    when the process that has it is gone.
+    The lock is a socket's abstract address: it is the same for all users and homes, since they share engines,
+    and is released when its process is gone.
     """
     address = f"\0upshift-image-{what}"
     while True:
@@ -113,7 +111,7 @@ def alone(what: str, *, waiting: Callable[[], object]) -> Iterator[None]:
 def _locked_folder() -> Iterator[Path]:
     make_folder(_place())
     with contextlib.ExitStack() as held:
-        with open(_place() / f"workshops{_LOCK}", "wb") as door:  # none is swept before it is locked
+        with open(_place() / f"workshops{_LOCK}", "wb") as door:  # no folder is swept before it is locked
             fcntl.flock(door, fcntl.LOCK_EX)
             _sweep()
             lock = held.enter_context(
@@ -142,8 +140,8 @@ def _place() -> Path:
 
 
 @contextlib.contextmanager
-def _room_on_disk() -> Iterator[None]:
-    """A full disk in a user's words."""
+def _told_disk_errors() -> Iterator[None]:
+    """Raise errors of the file system as an ImageError."""
     try:
         yield
     except OSError as error:

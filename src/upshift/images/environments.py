@@ -29,12 +29,12 @@ from upshift.errors import ImageError, MissingExtra, RecipeError
 from upshift.images.base import Contents, Image, Lock, Progress, Recipe, Tell
 from upshift.images.building.packages import (
     installer_options,
-    keep_lock,
-    kept_lock,
+    load_lock,
     resolve,
+    save_lock,
     write_requirements,
 )
-from upshift.images.cache import workshop
+from upshift.images.cache import build_folder
 from upshift.images.output import follow
 from upshift.images.recipes.reading import read_text
 from upshift.images.recipes.recipe import make_ingredients
@@ -46,7 +46,7 @@ from upshift.model.settings.environment import PythonEnvironment
 
 LEAST = (3, 10)
 LOOK = 0.5
-"""Seconds between two looks at an environment that somebody else makes."""
+"""Seconds between two checks of an environment that another process makes."""
 _ASKED = (
     "import importlib.metadata as m, json, platform, sys; "
     "found = {f'{one.metadata[\"Name\"]}=={one.version}' for one in m.distributions()}; "
@@ -57,7 +57,7 @@ _CONDA = ("micromamba", "mamba", "conda")
 
 @attrs.frozen(kw_only=True)
 class PreparedEnvironment:
-    """An environment that could be made, or is there already."""
+    """An environment that could be made, or exists."""
 
     digest: str  # of its content, which is what results are reused for
     python: str | None = None  # the interpreter that is there already; None: it is in a folder of ours
@@ -70,7 +70,7 @@ class PreparedEnvironment:
 
     @property
     def same(self) -> object:
-        """What is equal for environments that are made once."""
+        """Equal for environments that are made once."""
         return self.digest, self.minor
 
     noun = "environment"
@@ -88,7 +88,7 @@ class PreparedEnvironment:
 
     @property
     def image(self) -> Image:
-        """What a spec has of it."""
+        """The environment as a spec has it: an image with only an interpreter."""
         return Image(reference="", recipe=self.digest, interpreter=self.interpreter, name=self.interpreter)
 
     @property
@@ -101,7 +101,7 @@ class PreparedEnvironment:
         return self.folder.with_suffix(".json")
 
     def make(self, tell: Tell) -> Image:
-        """Its interpreter: of one that is there, or of a new one. What ``tell`` raises ends it."""
+        """Make it, unless it exists; an exception in ``tell`` ends that."""
         if not self.is_there:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             with open(self.folder.with_suffix(".lock"), "ab") as lock:
@@ -115,7 +115,7 @@ class PreparedEnvironment:
         return self.image
 
     def _make(self, tell: Tell) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)  # what a process has left that was killed
+        shutil.rmtree(self.folder, ignore_errors=True)  # of a process that was killed
         if self.conda is not None:
             self._by_conda(self.conda, tell)
         else:
@@ -128,7 +128,7 @@ class PreparedEnvironment:
     def _by_uv(self, tell: Tell) -> None:
         assert self.recipe is not None and self.lock is not None
         uv = find_uv("the environment of a step cannot be made")
-        with workshop() as folder:
+        with build_folder() as folder:
             write_requirements(folder, self.lock.text.splitlines(), self.paths)
             options = [word for option in installer_options(self.recipe) for word in option]
             for command in (
@@ -171,7 +171,7 @@ def prepare(
     minor: str | None = None,  # the version of Python that is needed: ``"3.11"``; None: any from 3.10
     where: str | None = None,  # the user's line
 ) -> PreparedEnvironment:
-    """Find out what exactly an environment has; nothing is made.
+    """Find out what exactly is in an environment; nothing is made.
 
     Raises
     ------
@@ -205,12 +205,12 @@ def prepare(
     ingredients = make_ingredients(asked, project=project, platform=machine, origins=origins)
     recipe, version = ingredients.recipe, ".".join(map(str, sys.version_info[:3]))
     base = _digest(["uv", version])
-    lock = kept_lock(recipe.digest(base))
+    lock = load_lock(recipe.digest(base))
     if lock is None:
         here = Contents(python=version, glibc=platform.libc_ver()[1] or None, packages={})
-        with workshop() as folder:
+        with build_folder() as folder:
             lock = resolve(recipe, ingredients.paths, here, folder, where=where)
-        keep_lock(recipe.digest(base), lock)
+        save_lock(recipe.digest(base), lock)
     known = PreparedEnvironment(
         digest=recipe.identity(base, lock),
         recipe=recipe,

@@ -1,10 +1,10 @@
-"""Everything that is to be known of an image before it is built, and then the building: :class:`Preparer`.
+"""What is known of an image before it is built, and then the build: :class:`Preparer`.
 
 ::
 
     settings ──▶ recipe ──▶ parent ──▶ what it holds ──▶ lock ──▶ checks ──▶ Prepared ── make ──▶ Image
                                                                     │
-                                                       findings, of which errors leave nothing to be made
+                                                       findings; with an error nothing is made
 
 Nothing here knows a graph: the engine prepares what its steps need, ``upshift image`` what a user names.
 """
@@ -36,8 +36,8 @@ from upshift.images.base import (
     Tell,
 )
 from upshift.images.building.builder import Builder, Destination, finding_of, no_registries, refuse_old_python
-from upshift.images.building.packages import keep_lock, kept_lock, resolve
-from upshift.images.cache import workshop
+from upshift.images.building.packages import load_lock, resolve, save_lock
+from upshift.images.cache import build_folder
 from upshift.images.checks import accepted, check, nothing_keeps, replaced, replacement
 from upshift.images.containers.engine import ContainerEngine, find_engine
 from upshift.images.official import brings_python
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from upshift.images.registries.client import Registries
 
 _ALIKE = 0.8
-"""How alike names are of which one may be meant: a letter too many, not another version."""
+"""Similarity from which one name may be meant by another: a typo, not another version."""
 
 _Known = tuple[Parent, Contents, "Finding | None"]
-"""What is known of a parent, and why that may not be so any more."""
+"""What is known of a parent, and why it may be out of date."""
 
 
 @attrs.frozen(kw_only=True)
@@ -111,7 +111,7 @@ class Prepared:
             return self.image
         image = self.builder.build(self.ingredients, self.parent, self.contents, self.lock, tell=tell)
         if self.lock is not None and self.recipe is not None:
-            keep_lock(self.recipe, self.lock)
+            save_lock(self.recipe, self.lock)
         return image
 
 
@@ -147,7 +147,7 @@ class Preparer:
         look: bool = True,
         update: bool = False,
     ) -> Prepared:
-        """Find out all that is to be known of one image; nothing is built."""
+        """Find out what is known of one image; nothing is built."""
         if self.destination.parent is not None:
             settings, origins = _on_parent(self.destination.parent, settings, origins)
         platform = self.destination.platform
@@ -157,7 +157,7 @@ class Preparer:
         return _Preparation(self, ingredients, needs).prepared(look=look)
 
     def known_of(self, parent: str, platform: str, *, whole: bool) -> _Known | Finding:
-        """What is known of a parent, or why nothing is."""
+        """What is known of a parent, or a finding why it is not."""
         key = parent, platform, whole
         if key not in self._known:
             try:
@@ -171,7 +171,7 @@ class Preparer:
         doubt, engine = None, None if isinstance(self._engine, UpshiftError) else self._engine
         here = engine.inspect(reference) if engine is not None else None
         if here is not None and self.destination.engine is not None and here.platform == platform:
-            found = here  # what runs there under this name is what the engine has
+            found = here  # tasks run what this engine has under the name
         else:
             try:
                 if self._registries is None:
@@ -180,7 +180,7 @@ class Preparer:
             except (ImageError, MissingExtra) as error:
                 if here is None or (self.destination.engine is None and here.digest != here.id):
                     self._advise(error, reference)
-                    raise  # a registry has it, as it is now
+                    raise  # the registry's is the one that counts
                 found = here
             if here is not None and doubt is not None and doubt.severity == ERROR:
                 found, doubt = here, None
@@ -190,7 +190,7 @@ class Preparer:
         return found, contents, doubt
 
     def _advise(self, error: UpshiftError, wanted: Reference) -> None:
-        """Add to an error what the engine has under a name like this one, or may get."""
+        """Add to an error a similar name that the engine has, or that it may pull the image."""
         engine = self.destination.engine
         if engine is None:
             return
@@ -205,7 +205,7 @@ class Preparer:
 
 @attrs.define(slots=False)
 class _Preparation:
-    """What is found out about one image."""
+    """What is known so far of one image."""
 
     _preparer: Preparer
     _ingredients: Ingredients
@@ -223,7 +223,7 @@ class _Preparation:
         return self._preparer.builder
 
     def prepared(self, *, look: bool) -> Prepared:
-        """All of it."""
+        """Go through the picture above."""
         ingredients, recipe = self._ingredients, self._ingredients.recipe
         if recipe.parent is not None:
             known = self._preparer.known_of(recipe.parent, recipe.platform, whole=bool(recipe.requirements))
@@ -236,15 +236,15 @@ class _Preparation:
         digest = recipe.digest(self._parent.digest if self._parent else None) if known_parent else None
         if known_parent:
             self._findings += self._builder.problems(ingredients, self._parent)
-        self._see_what_the_engine_makes(digest)
+        self._inspect_base(digest)
         if digest is not None and not self._refused and (look or recipe.requirements or self._doubt):
             self._find(digest, look=look)
         if recipe.requirements and digest is not None and not self._refused:
             self._resolve(digest)
             if self._lock is not None:
-                self._see_what_is_replaced(self._lock)
+                self._check_replaced(self._lock)
         self._check()
-        self._forgive()
+        self._excuse_login()
         identity = None
         if digest is not None and (self._lock is not None or not recipe.requirements):
             identity = recipe.identity(self._parent.digest if self._parent else None, self._lock)
@@ -264,22 +264,22 @@ class _Preparation:
 
     @property
     def _refused(self) -> bool:
-        """Whether there is an error, other than a login that is not needed where the image is there."""
+        """Whether there is an error other than a refused login, which an existing image does not need."""
         return any(one.severity == ERROR and one != self._doubt for one in self._findings)
 
     @property
     def _by_engine(self) -> bool:
-        """Whether only what the engine has made says which Python there is."""
+        """Whether the Python is only known once the engine has built the base."""
         recipe = self._ingredients.recipe
         brings = self._contents.python == "" and brings_python(recipe.apt_packages)
         return recipe.needs_engine and (recipe.dockerfile is not None or brings)
 
-    def _see_what_the_engine_makes(self, digest: str | None) -> None:
-        """Look into what a Dockerfile makes; build it first where only that says what requirements bring."""
+    def _inspect_base(self, digest: str | None) -> None:
+        """Inspect the image of a Dockerfile; build it first where requirements are resolved for it."""
         if not self._by_engine or self._refused or digest is None or self._builder.engine is None:
             return
         base = self._builder.base(self._ingredients, self._parent)
-        wanted = self._ingredients.recipe.requirements and kept_lock(digest) is None
+        wanted = self._ingredients.recipe.requirements and load_lock(digest) is None
         if base is None and self._preparer.builds and wanted:
             named = self._ingredients.dockerfile or "the Debian packages"
             self._preparer.announce(
@@ -293,11 +293,11 @@ class _Preparation:
             self._contents = contents_of(base, registries=None, engine=self._builder.engine)
 
     def _find(self, digest: str, *, look: bool) -> None:
-        """Look for the image, and for what its requirements were resolved to."""
+        """Look for the image, and for its lock."""
         try:
             found = self._builder.find(self._ingredients, self._parent)
         except (ImageError, MissingExtra) as error:
-            self._lock = kept_lock(digest)
+            self._lock = load_lock(digest)
             if look or self._lock is None:
                 self._findings.append(finding_of(error, "target_repository"))
             return
@@ -306,15 +306,13 @@ class _Preparation:
             self._lock = found.lock
 
     def _resolve(self, digest: str) -> None:
-        """What the requirements bring: as in the image that is there, as on this machine before, or as it is
-        now.
-        """
-        self._lock = self._before = self._lock or kept_lock(digest)
+        """Find the lock: of the existing image, cached on this machine, or resolved now."""
+        self._lock = self._before = self._lock or load_lock(digest)
         if self._lock is not None and not (self._ingredients.rebuild or self._ingredients.update):
             return
         self._lock = None
         if self._by_engine and self._contents.python is None:
-            return  # it is not built yet
+            return  # the base is not built yet
         if self._doubt is not None and self._doubt.severity == ERROR:
             return
         self._findings += self._builder.unresolvable(self._ingredients, self._parent, self._contents)
@@ -325,12 +323,12 @@ class _Preparation:
         except (ImageError, MissingExtra) as error:
             self._findings.append(finding_of(error, "requirements"))
             return
-        keep_lock(digest, self._lock)
+        save_lock(digest, self._lock)
         if self._lock != self._before:
             self._image = None
 
-    def _see_what_is_replaced(self, lock: Lock) -> None:
-        """Whether requirements bring another version of what the parent is chosen for."""
+    def _check_replaced(self, lock: Lock) -> None:
+        """Whether requirements replace a framework that the parent is chosen for."""
         lines = map(_requirement, self._ingredients.recipe.requirements)
         asked = {normalized(one.name): str(one) for one in lines if one}
         for name, (old, new) in replaced(self._contents.packages or {}, lock).items():
@@ -346,7 +344,7 @@ class _Preparation:
 
     def _resolved(self, kept: tuple[str, ...]) -> Lock:
         ingredients = self._ingredients
-        with workshop() as folder:
+        with build_folder() as folder:
             return resolve(
                 ingredients.recipe,
                 ingredients.paths,
@@ -358,7 +356,7 @@ class _Preparation:
             )
 
     def _check(self) -> None:
-        """What speaks against it; what a Dockerfile does is known once it is built."""
+        """Run the checks; before a Dockerfile is built, those on its base are warnings."""
         ingredients, needs = self._ingredients, self._needs
         if ingredients.base is None or self._contents.python is not None:
             if ingredients.recipe.dockerfile is not None:
@@ -389,8 +387,8 @@ class _Preparation:
                 )
             )
 
-    def _forgive(self) -> None:
-        """A login that is refused is no error where the image is there: its parent is not needed."""
+    def _excuse_login(self) -> None:
+        """A refused login is a warning where the image exists, since its parent is not needed."""
         doubt = self._doubt
         if doubt is None or self._image is None or self._ingredients.rebuild:
             return
@@ -400,7 +398,7 @@ class _Preparation:
 
 @contextlib.contextmanager
 def open_registries() -> Iterator[Registries | None]:
-    """Registries, with the credentials of this user; None: the packages that speak to them are missing."""
+    """Registries, with the credentials of this user; None: the packages for them are not installed."""
     try:
         from upshift.images.registries.client import Registries
 
@@ -443,7 +441,7 @@ def _requirement(line: str) -> Requirement | None:
 
 
 def _slowly(announce: Callable[[], None]) -> Tell:
-    """Progress that is told once, after a second."""
+    """Progress that is announced once, after a second."""
     began, told = time.monotonic(), False
 
     def tell(progress: Progress) -> None:
@@ -458,7 +456,7 @@ def _slowly(announce: Callable[[], None]) -> Tell:
 def _on_parent(
     parent: str, settings: DockerSettings | None, origins: Mapping[str, str]
 ) -> tuple[DockerSettings | None, Mapping[str, str]]:
-    """The settings on the image that the target names, where they name none."""
+    """The settings with the target's image as parent, where they name none."""
     said = settings.explicit() if settings is not None else {}
     if said.get("parent_image") is not None or said.get("dockerfile") is not None:
         return settings, origins

@@ -1,4 +1,4 @@
-"""The names of images, as Docker writes them: ``python:3.11-slim``, ``registry.example.org/ml/base:1``."""
+"""Names of images, as Docker writes them: ``python:3.11-slim``, ``registry.example.org/ml/base:1``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LONGEST = 255
 
 @attrs.frozen(kw_only=True)
 class Reference:
-    """The name of an image, in full; with a digest it is the same for ever, with a tag it may move."""
+    """The full name of an image; a digest names one image for ever, a tag may move."""
 
     registry: str
     repository: str
@@ -112,7 +112,7 @@ class Reference:
 
     @property
     def brief(self) -> str:
-        """For messages: without most of the figures of a digest."""
+        """For messages: with a short digest."""
         return shortened(str(self))
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class Reference:
 
 
 def shortened(text: str) -> str:
-    """A text without most of the figures of the digests in it, by which nobody tells anything apart."""
+    """A text with its digests cut short."""
     return _FIGURES.sub(r"\1…", text)
 
 
@@ -133,7 +133,7 @@ def is_digest(text: object) -> bool:
 
 
 def digest_of(content: bytes) -> str:
-    """The digest of something, as registries write it."""
+    """The digest of some content, as registries write it."""
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 

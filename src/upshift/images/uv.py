@@ -1,4 +1,4 @@
-"""uv, which resolves and installs requirements: where it is, how it is run, and what its failures mean."""
+"""uv, which resolves and installs requirements: finding it, running it, and what its failures mean."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _NOT_OURS = frozenset(
         *("COMPILE_BYTECODE", "CUSTOM_COMPILE_COMMAND", "PROJECT", "WORKING_DIRECTORY", "UNIVERSAL"),
     )
 )
-"""Variables that say where and for what uv installs, which the image does."""
+"""Variables that say where and for what uv installs; the image decides that."""
 
 
 class Unmet(RecipeError):
-    """Requirements cannot be met by what there is."""
+    """No set of available packages meets the requirements."""
 
 
 # Kind of error, what uv says, what to tell, what to do. The first match may be the cause of later ones.
@@ -137,8 +137,7 @@ _FAILURES: tuple[tuple[type[ImageError], str, str, str], ...] = (
 def find_uv(purpose: str) -> str:
     """The path of uv: that of the package ``uv``, or else the one on the ``PATH``.
 
-    ``purpose`` is what cannot be done without it: ``"uv.lock cannot be read"``; it is said where a
-    MissingExtra is raised.
+    ``purpose`` says what cannot be done without it, for the MissingExtra: ``"uv.lock cannot be read"``.
     """
     try:
         from uv import find_uv_bin
@@ -164,7 +163,7 @@ def platform_of(platform: str, glibc: str | None) -> str | None:
 
 
 def environment_of(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that uv runs with: the user's, but for those that say where it installs."""
+    """The variables that uv runs with: the user's, without those that say where it installs."""
     kept = {name: value for name, value in environ.items() if name not in _NOT_OURS}
     authority = environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
     if authority:  # as for registries
@@ -175,9 +174,9 @@ def environment_of(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def run_uv(
     command: Sequence[str], *, folder: Path, tell: Tell, first: Progress, where: str | None, locked: bool
 ) -> None:
-    """Run uv in a folder, and say how far it is.
+    """Run uv in a folder, and report its progress.
 
-    With ``locked`` the versions are chosen already, and no date decides which there are.
+    With ``locked`` the versions are chosen already, and UV_EXCLUDE_NEWER does not apply.
     """
     tell(first)
     environment = environment_of()
@@ -206,7 +205,7 @@ def failure(said: Sequence[str], where: str | None) -> ImageError:
 
 
 def _last_words(said: Sequence[str]) -> Iterator[str]:
-    """What uv said was wrong, without its drawing."""
+    """What uv said was wrong, without its frame."""
     for line in said:
         line = _DRAWING.sub("", line).strip()
         if line and not line.startswith(_SAID_ANYWAY):

@@ -20,7 +20,7 @@ from upshift.errors import ImageError, RecipeError
 from upshift.images.base import Contents, Image, Ingredients, Parent, Recipe
 from upshift.images.building.builder import Builder, Destination
 from upshift.images.building.packages import resolve
-from upshift.images.cache import workshop
+from upshift.images.cache import build_folder
 from upshift.images.reference import Reference, tag_of
 from wheels import wheel
 
@@ -44,7 +44,7 @@ class Shop:
 
     def build(self) -> Image:
         recipe, paths = self.ingredients.recipe, self.ingredients.paths
-        with workshop() as folder:
+        with build_folder() as folder:
             lock = resolve(recipe, paths, CONTENTS, folder)
         return self.builder.build(self.ingredients, self.parent, CONTENTS, lock, tell=lambda _: None)
 

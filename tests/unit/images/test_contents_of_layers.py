@@ -12,8 +12,8 @@ import pytest
 
 from upshift.errors import ImageError
 from upshift.images.base import Contents
-from upshift.images.parents import looking, traces
-from upshift.images.parents.looking import read_layer
+from upshift.images.parents import inspecting, traces
+from upshift.images.parents.inspecting import read_layer
 from upshift.images.parents.traces import Traces, distribution
 
 CONDA_PATH = "/opt/conda/bin:/usr/local/bin:/usr/bin"
@@ -238,15 +238,15 @@ def test_a_layer_in_zstd_is_read_as_one_in_gzip() -> None:
 
 def test_what_was_seen_is_kept_and_a_damaged_record_counts_as_none() -> None:
     shown = read_layer(pieces(PYTHON), "sha256:1")
-    looking.keep("sha256:abc", shown)
-    assert looking.kept("sha256:abc") == shown
-    assert looking.kept("sha256:other") is None
-    looking._file("sha256:abc").write_text('{"marks": 3}')
-    assert looking.kept("sha256:abc") is None
+    inspecting.keep("sha256:abc", shown)
+    assert inspecting.kept("sha256:abc") == shown
+    assert inspecting.kept("sha256:other") is None
+    inspecting._file("sha256:abc").write_text('{"marks": 3}')
+    assert inspecting.kept("sha256:abc") is None
 
 
 def test_a_digest_that_looks_like_a_path_stays_in_the_folder() -> None:
-    assert looking._file("sha256:../../../x").parent == looking._file("sha256:x").parent
+    assert inspecting._file("sha256:../../../x").parent == inspecting._file("sha256:x").parent
 
 
 @pytest.mark.parametrize(

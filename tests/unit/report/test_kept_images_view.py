@@ -7,13 +7,13 @@ from datetime import datetime, timezone
 
 import pytest
 
-from upshift.images.kept import Kept
+from upshift.images.built import BuiltImage
 from upshift.report.terminal.images import kept_json, kept_table, pruned_text
 from upshift.report.terminal.layout import Page, cells
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 RECIPE = "sha256:" + "a" * 64
-HERE = Kept(
+HERE = BuiltImage(
     place="docker",
     reference="sha256:" + "b" * 64,
     names=("upshift:upshift-" + "a" * 64,),
@@ -24,13 +24,13 @@ HERE = Kept(
     project="churn",
     ours=False,
 )
-THERE = Kept(
+THERE = BuiltImage(
     place="r.example.org/ml/upshift",
     reference="r.example.org/ml/upshift:x",
     names=("r.example.org/ml/upshift:upshift-" + "a" * 64,),
     recipe=RECIPE,
 )
-NAMELESS = Kept(place="podman", reference="sha256:" + "c" * 64, names=(), recipe=RECIPE)
+NAMELESS = BuiltImage(place="podman", reference="sha256:" + "c" * 64, names=(), recipe=RECIPE)
 
 
 def test_each_image_has_a_line() -> None:

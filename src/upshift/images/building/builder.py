@@ -1,4 +1,4 @@
-"""Makes images: :class:`Builder`.
+"""Builds images, and finds those that were built: :class:`Builder`.
 
 ::
 
@@ -6,9 +6,8 @@
                                                                 ├──▶ image: loaded into an engine, or pushed
     lock ── uv ──▶ folder ── packing ──▶ layers ────────────────┘
 
-Tasks that run in a container engine of this machine take the image from it, others from the registry. In
-either it is found again by a tag with the digest of its recipe; its labels say the recipe, and what that was
-resolved to.
+Tasks that run in a container engine on this machine take the image from it, others from the registry. Both
+find it by a tag with the digest of its recipe. Its labels hold that digest and the lock.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from upshift.images.base import (
     Progress,
     Tell,
 )
-from upshift.images.building.delivery import Additions, Delivery, Helpers, ToEngine, ToRegistry
-from upshift.images.building.making import Making
+from upshift.images.building.delivery import Additions, BuildThreads, Delivery, ToEngine, ToRegistry
+from upshift.images.building.layers import LayerBuilder
 from upshift.images.building.packages import CompileIn
 from upshift.images.building.packing import ImageLayout
-from upshift.images.cache import alone, workshop
+from upshift.images.cache import build_folder, build_lock
 from upshift.images.containers.bases import base_of, build_base, this_home
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.transfer import pull, push
@@ -72,14 +71,14 @@ class Destination:
 
 @attrs.frozen(kw_only=True)
 class FoundImage:
-    """An image that is there, and what its requirements were resolved to; None: it has none."""
+    """An existing image, with the lock of its requirements, if it has any."""
 
     image: Image
     lock: Lock | None = None
 
 
 class Builder:
-    """Finds and makes images for one destination."""
+    """Finds and builds images for one destination."""
 
     def __init__(
         self, destination: Destination, registries: Registries | None, engine: ContainerEngine | UpshiftError
@@ -89,10 +88,10 @@ class Builder:
         self.engine = None if isinstance(engine, UpshiftError) else engine
         self._without = engine if isinstance(engine, UpshiftError) else None
 
-    # -- before anything is made -------------------------------------------------------------------
+    # -- before anything is built ------------------------------------------------------------------
 
     def problems(self, ingredients: Ingredients, parent: Parent | None) -> Iterator[Finding]:
-        """What cannot be done here of a recipe."""
+        """What of a recipe cannot be built here."""
         recipe = ingredients.recipe
         if ingredients.is_the_parent:
             return
@@ -125,7 +124,7 @@ class Builder:
     def unresolvable(
         self, ingredients: Ingredients, parent: Parent | None, contents: Contents
     ) -> Iterator[Finding]:
-        """Why requirements cannot be resolved for an image, or what to know of installing them."""
+        """Why requirements cannot be resolved for an image, and remarks on installing them."""
         recipe = ingredients.recipe
         name = str(parent.reference) if parent is not None else "what the Dockerfile makes"
         if platform_of(recipe.platform, contents.glibc) is None:
@@ -166,7 +165,7 @@ class Builder:
             yield finding_of(error, "requirements")
 
     def find(self, ingredients: Ingredients, parent: Parent | None) -> FoundImage | None:
-        """The image of an equal recipe, if there is one; raises ImageError where it cannot be looked for."""
+        """The image of an equal recipe, if there is one; raises ImageError where that cannot be found out."""
         if self._is_the_parent(ingredients, parent):
             assert parent is not None
             return self._unchanged(ingredients, parent)
@@ -176,15 +175,15 @@ class Builder:
         return self._find_in_registry(ingredients, recipe)
 
     def base(self, ingredients: Ingredients, parent: Parent | None) -> Parent | None:
-        """What the engine has made of a recipe; None: nothing yet."""
+        """What the engine has built of a recipe; None: nothing yet."""
         return None if self.engine is None else base_of(self.engine, ingredients, parent)
 
     def build_base(self, ingredients: Ingredients, parent: Parent | None, *, tell: Tell) -> Parent:
-        """Make what a recipe needs the engine for."""
+        """Build what a recipe needs the engine for."""
         assert self.engine is not None
         return build_base(self.engine, ingredients, parent, tell=tell)
 
-    # -- making ------------------------------------------------------------------------------------
+    # -- building ----------------------------------------------------------------------------------
 
     def build(
         self,
@@ -195,18 +194,18 @@ class Builder:
         *,
         tell: Tell,
     ) -> Image:
-        """Make an image, and put it where the destination takes it from. Half an image never gets a name."""
+        """Build an image where the destination takes it from. It gets a name once it is complete."""
         if self._is_the_parent(ingredients, parent):
             assert parent is not None
             return self._pulled(ingredients, parent, tell)
         recipe = ingredients.recipe.digest(parent.digest if parent else None)
         waiting = Progress(stage="build", text="another process makes the same image")
-        with alone(recipe.partition(":")[2], waiting=lambda: tell(waiting)):
+        with build_lock(recipe.partition(":")[2], waiting=lambda: tell(waiting)):
             found = None if ingredients.rebuild else self.find(ingredients, parent)
             if found is not None and (found.lock == lock):
                 return attrs.evolve(found.image, interpreter=contents.interpreter)
-            with workshop() as folder, Helpers() as helpers:
-                tell = helpers.watched(tell)
+            with build_folder() as folder, BuildThreads() as threads:
+                tell = threads.watched(tell)
                 delivery: Delivery
                 if self.destination.engine is not None:
                     below = self._below_in_engine(self.destination.engine, ingredients, parent, tell)
@@ -216,27 +215,27 @@ class Builder:
                     assert self._registries is not None
                     where = repository_in(self.destination.registry, ingredients.repository)
                     below = self._below_in_registry(where, ingredients, parent, tell)
-                    to_registry = ToRegistry(self._registries, where, helpers, folder, tell)
+                    to_registry = ToRegistry(self._registries, where, threads, folder, tell)
                     to_registry.bring(below)
                     delivery = to_registry
                 if ingredients.recipe.dockerfile is not None and not contents.python:
                     contents = self._contents_of(ingredients, below)
-                making, layers, layout = None, [], None
+                layer_builder, layers, layout = None, [], None
                 if lock is not None:
                     layout = ImageLayout.of(contents, below.environment.get("PATH", ""))
-                    making = Making(
+                    layer_builder = LayerBuilder(
                         ingredients,
                         contents,
                         layout,
                         lock,
                         folder=folder,
                         delivery=delivery,
-                        helpers=helpers,
+                        threads=threads,
                         tell=tell,
                         compile_in=self._compile_in(below, tell),
                         compile_here=self.destination.engine is None,
                     )
-                    layers = making.layers()
+                    layers = layer_builder.layers()
                 labels = {RECIPE_LABEL: recipe}
                 labels |= {LOCK_LABEL: lock.text} if lock is not None else {}
                 if self.destination.engine is not None:  # in a registry all bytes are the same for everyone
@@ -249,8 +248,8 @@ class Builder:
                 )
                 names = _tags(ingredients, recipe)
                 reference = delivery.finish(below, layers, additions, names)
-                if making is not None:
-                    making.remember()
+                if layer_builder is not None:
+                    layer_builder.remember()
         return _image(reference, recipe, ingredients, contents, f"{delivery.repository}:{names[-1]}")
 
     def _is_the_parent(self, ingredients: Ingredients, parent: Parent | None) -> bool:
@@ -272,7 +271,7 @@ class Builder:
     def _below_in_engine(
         self, engine: ContainerEngine, ingredients: Ingredients, parent: Parent | None, tell: Tell
     ) -> Parent:
-        """What the image is laid on, as this engine has it."""
+        """The image below the layers of packages, as this engine has it."""
         if ingredients.recipe.needs_engine:
             return build_base(engine, ingredients, parent, tell=tell)
         assert parent is not None
@@ -281,9 +280,7 @@ class Builder:
     def _below_in_registry(
         self, where: Reference, ingredients: Ingredients, parent: Parent | None, tell: Tell
     ) -> Parent:
-        """What the image is laid on, as a registry has it; what only an engine has is pushed beside the
-        image.
-        """
+        """The same as a registry has it; an image that only an engine has is pushed there."""
         if not ingredients.recipe.needs_engine and parent is not None and not parent.in_engine:
             return parent
         assert self.engine is not None and self._registries is not None
@@ -301,7 +298,7 @@ class Builder:
         return self._registries.parent(name, ingredients.recipe.platform)
 
     def _contents_of(self, ingredients: Ingredients, below: Parent) -> Contents:
-        """What a Dockerfile has made, which has to have a Python that will do."""
+        """What is in the image of a Dockerfile; raises RecipeError where its Python is missing or too old."""
         assert self.engine is not None
         base = below if below.in_engine else self.base(ingredients, None)
         assert base is not None
@@ -309,10 +306,10 @@ class Builder:
         refuse_old_python(ingredients, contents)
         return contents
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- existing images ---------------------------------------------------------------------------
 
     def _unchanged(self, ingredients: Ingredients, parent: Parent) -> FoundImage | None:
-        """The parent, which is the image."""
+        """The parent, where it is used as it is."""
         engine = self.destination.engine
         if engine is not None and engine.describe(parent.pinned) is None:
             return None
@@ -336,7 +333,7 @@ class Builder:
         described = [engine.describe(name) for name in names]
         said = described[0]
         if said is None or any(other is None or other["Id"] != said["Id"] for other in described):
-            return None  # the user's tag is that of another one
+            return None  # the user's tag is on another image
         labels = (said.get("Config") or {}).get("Labels") or {}
         if labels.get(RECIPE_LABEL) != recipe:
             return None
@@ -368,7 +365,7 @@ class Builder:
 
 
 def refuse_old_python(ingredients: Ingredients, contents: Contents) -> None:
-    """Raise RecipeError where what the user's Dockerfile has made has no Python that steps can run with."""
+    """Raise RecipeError where the image of the user's Dockerfile has no Python that steps can run with."""
     lacks = contents.python == ""
     if not lacks and not (contents.python and parse(contents.python) < parse(LEAST_PYTHON)):
         return
@@ -386,12 +383,12 @@ def refuse_old_python(ingredients: Ingredients, contents: Contents) -> None:
 
 
 def finding_of(error: UpshiftError, field: str) -> Finding:
-    """An error that leaves nothing to be built."""
+    """An error as a finding, with which nothing is built."""
     return Finding(severity=ERROR, field=field, what=error.what, evidence=error.why, fix=error.fix)
 
 
 def no_registries() -> MissingExtra:
-    """The error where the packages are missing that speak to registries."""
+    """The error where the packages for image registries are not installed."""
     return MissingExtra(
         "an image registry has to be asked, and the packages for that are not installed",
         fix="pip install 'upshift[images]'",

@@ -1,5 +1,5 @@
-"""An image put together from a parent and layers (:func:`compose`), and where it goes: into a repository of a
-registry (:class:`ToRegistry`), or a container engine (:class:`ToEngine`).
+"""An image composed of a parent and layers (:func:`compose`), and its delivery: to a repository of a registry
+(:class:`ToRegistry`), or to a container engine (:class:`ToEngine`).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _AT_ONCE = 4
 
 @attrs.frozen(kw_only=True)
 class Additions:
-    """What an image has beside its layers and its parent's configuration."""
+    """What is added to the parent's configuration."""
 
     # labels, environment: those that are added or replaced
     labels: Mapping[str, str]
     environment: Mapping[str, str] = attrs.field(factory=dict)
-    path: str | None = None  # A folder that comes first on `PATH`
+    path: str | None = None  # a folder that comes first on `PATH`
     user: str | None = None  # the user that containers run as; None: the parent's
 
 
@@ -167,18 +167,18 @@ def _json(value: object) -> bytes:
 
 @attrs.frozen(kw_only=True)
 class KnownLayer:
-    """A large package that became a layer before."""
+    """The record of a layer that was built before."""
 
     what: str  # for people: `"torch 2.4.1"`
     layer: Layer
     bytes: int = 0  # size of its files
     # Its scripts, which are in the last layer of an image
     scripts: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    places: tuple[str, ...] = ()  # what has it: repositories, or engines by name; the latest last
+    places: tuple[str, ...] = ()  # repositories and names of engines that have it; the latest last
 
 
 class Delivery(Protocol):
-    """Takes the layers of one image, and then the image."""
+    """Takes the layers of one image, and then its configuration and names."""
 
     @property
     def repository(self) -> str:
@@ -186,33 +186,33 @@ class Delivery(Protocol):
 
     @property
     def place(self) -> str:
-        """The name under which it is remembered that the destination has these layers."""
+        """The name of the destination in the records of layers."""
 
     @property
     def compressed(self) -> bool:
         """Whether the destination takes compressed layers."""
 
     def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
-        """The layers, in the order of the image, that need not be made again."""
+        """The layers, in the order of the image, that need not be built again."""
 
     def in_order(self, known: Sequence[KnownLayer], new: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
-        """The large layers of the image: some that :meth:`has` gave, and new ones."""
+        """The order of the large layers: of those that :meth:`has` gave, and of new ones."""
 
     def take(self, layer: Layer, file: Path, what: str) -> None:
-        """Take a new layer, which is the delivery's from now on."""
+        """Take a new layer, and ownership of its file."""
 
     def finish(
         self, parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]
     ) -> str:
-        """Put the image together, call it these names, and give what a backend knows it by."""
+        """Compose the image, tag it, and return the reference for backends."""
 
 
 class _Ended(Exception):
-    """The building has ended otherwise; nobody sees this."""
+    """Ends the threads of a build that failed elsewhere; never leaves this module."""
 
 
-class Helpers:
-    """Threads that work on one image. When it is left by an error, what they do ends at its next word."""
+class BuildThreads:
+    """Threads that work on one image. After an error they end the next time that they report progress."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="image")
@@ -220,30 +220,30 @@ class Helpers:
         self._ended = False
 
     def start(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Do something beside the rest."""
+        """Run something in a thread."""
         future = self._pool.submit(work, *args)
         self._started.append(future)
         return future
 
     def settle(self) -> None:
-        """Wait until all of it is done; raises what one of them raised."""
+        """Wait until all of it is done, and raise the first exception."""
         for started in self._started:
             started.result()
 
     def watched(self, tell: Tell) -> Tell:
-        """Progress, that ends who tells it once nobody wants the image any more, or one of them failed."""
+        """Wrap a progress callback: it raises once the build has ended, or a thread has failed."""
 
         def told(progress: Progress) -> None:
             if self._ended:
                 raise _Ended
             for started in self._started:
                 if started.done():
-                    started.result()  # raises what it raised: the rest is for nothing
+                    started.result()  # raises its exception
             tell(progress)
 
         return told
 
-    def __enter__(self) -> Helpers:
+    def __enter__(self) -> BuildThreads:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -253,14 +253,14 @@ class Helpers:
 
 @attrs.define(slots=False, eq=False)
 class ToRegistry:
-    """Puts layers into a repository, unless it has them; the names last of all.
+    """Pushes layers that a repository lacks; the manifest and the tags come last.
 
-    Until the manifest is there the registry has blobs that nothing names, and forgets them in time.
+    Blobs without a manifest are removed by the registry in time.
     """
 
     _registries: Registries
     _repository: Reference
-    _helpers: Helpers
+    _threads: BuildThreads
     _folder: Path
     _tell: Tell
     compressed: bool = True
@@ -272,20 +272,20 @@ class ToRegistry:
 
     @property
     def place(self) -> str:
-        """By what it is remembered."""
+        """The name of the destination in the records of layers."""
         return self._repository.name
 
     def bring(self, parent: Parent) -> None:
-        """Begin to bring the parent's layers, from wherever they are."""
+        """Begin to copy the parent's layers into the repository."""
         layers = (parent.manifest or {}).get("layers")
         seen = set()
         for layer in layers if isinstance(layers, list) else []:
             if layer["digest"] not in seen and not layer.get("urls"):  # those are where the URLs say
                 seen.add(layer["digest"])
-                self._helpers.start(self._bring, parent, layer["digest"], layer["size"])
+                self._threads.start(self._bring, parent, layer["digest"], layer["size"])
 
     def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
-        """Each of them by itself; what another repository of the registry has is taken over."""
+        """Those that the repository has, or can mount from another one of its registry."""
         return [one for one in known if self._has(one.layer.digest, one.places)]
 
     def in_order(self, known: Sequence[KnownLayer], new: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
@@ -294,7 +294,7 @@ class ToRegistry:
 
     def take(self, layer: Layer, file: Path, what: str) -> None:
         """Begin to push a layer."""
-        self._helpers.start(self._push, layer, file, what)
+        self._threads.start(self._push, layer, file, what)
 
     def finish(
         self, parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]
@@ -302,7 +302,7 @@ class ToRegistry:
         """Push the configuration, wait for all layers, and name the image."""
         composed = compose(parent, layers, additions)
         self._registries.upload_blob(self._repository, composed.config, composed.config_digest)
-        self._helpers.settle()
+        self._threads.settle()
         for tag in names:
             name = self._repository.with_tag(tag)
             digest = self._registries.put_manifest(name, composed.manifest, composed.media_type)
@@ -325,7 +325,7 @@ class ToRegistry:
         file.unlink()
 
     def _bring(self, parent: Parent, digest: str, size: int) -> None:
-        """Pass on a layer of the parent, which is kept on no disk for long."""
+        """Copy a layer of the parent, through a temporary file."""
         if self._has(digest, [parent.reference.name]):
             return
         text = f"a layer of {parent.reference}, {format_size(size)}"
@@ -342,7 +342,7 @@ class ToRegistry:
 
 @attrs.define(slots=False, eq=False)
 class ToEngine:
-    """Has a container engine load layers on top of a parent that it has."""
+    """Loads layers into a container engine, on top of a parent that it has."""
 
     _engine: ContainerEngine
     _parent: Parent
@@ -354,7 +354,7 @@ class ToEngine:
 
     @property
     def place(self) -> str:
-        """By what it is remembered."""
+        """The name of the destination in the records of layers."""
         return self._engine.name
 
     def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
@@ -376,7 +376,7 @@ class ToEngine:
         return [*known, *sorted(new, key=lambda one: (-one.bytes, one.what))]
 
     def take(self, layer: Layer, file: Path, what: str) -> None:
-        """Keep a layer for the end."""
+        """Keep a layer until the image is loaded."""
         self._files[layer.diff_id] = file
 
     def finish(

@@ -274,12 +274,12 @@ def _file(recipe: str) -> Path:
     return cache.folder(cache.LOCKS) / f"{recipe.partition(':')[2]}.{_FORMAT}.txt"
 
 
-def kept_lock(recipe: str) -> Lock | None:
+def load_lock(recipe: str) -> Lock | None:
     """The lock that this machine keeps for a recipe on its parent (digest); None: it keeps none."""
     return cache.recalled(_file(recipe), Lock.parse)
 
 
-def keep_lock(recipe: str, lock: Lock) -> None:
+def save_lock(recipe: str, lock: Lock) -> None:
     """Keep a lock for a recipe."""
     cache.remember(_file(recipe), lock.text)
 

@@ -1,13 +1,13 @@
-"""Where packages are in an image, how they are divided into layers so that images share them; and the layers.
+"""Where packages are in an image, how they are divided into layers that images share, and the layers' tars.
 
-They have a folder of their own, the same in every image; so a layer with torch does not depend on what is
-below it. One line in the interpreter's own ``site-packages`` puts this folder before its other packages:
-what the image holds in another version is hidden, whole, and none of it has to be removed. The interpreter
-stays the image's own, so that the programs which the image brings see the packages too.
+Packages have a folder of their own, the same in every image, so that a layer with torch does not depend on
+the image below. One line in the interpreter's own ``site-packages`` puts this folder before its other
+packages: it hides other versions that the image has, and nothing has to be removed. The interpreter stays the
+image's own, so that programs of the image see the packages, too.
 
-A layer is the same bytes for the same files, on every machine: names are sorted; owners, times and all of the
-permissions but "executable" are left out. It is a tar, plain for an engine of this machine, and gzipped for a
-registry: level 1 is 5 times as fast as the usual one, for a tenth more.
+The same files make the same bytes on every machine: names are sorted; owners, times and all permissions but
+"executable" are left out. A layer is a plain tar for an engine on this machine, and gzipped for a registry:
+level 1 is 5 times as fast as the usual level, and a tenth larger.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _CHUNK = 1 << 20
 _WHITEOUT = ".wh."  # https://github.com/opencontainers/image-spec/blob/main/layer.md#whiteouts
 
 LARGE = 20 * 10**6
-"""Bytes. Such a distribution has a layer of its own."""
+"""Bytes. A distribution from this size on has a layer of its own."""
 
 MIDDLE = 2 * 10**6
-"""Bytes. Such distributions share a layer, and those below it another one."""
+"""Bytes. Distributions from this size on share a layer, and smaller ones another one."""
 
 DATA = ("etc", "include", "share")
 """Folders of what was installed that belong beside the interpreter's, not among the packages."""
@@ -68,22 +68,20 @@ _LINE = (
 
 @attrs.frozen(kw_only=True)
 class Entry:
-    """One file of a layer: its path in the image without the first slash, and a file with its content, or
-    that.
-    """
+    """One file of a layer."""
 
-    path: str
-    source: Path | bytes
+    path: str  # in the image, without the first slash
+    source: Path | bytes  # a file with the content, or the content
     executable: bool = False
 
 
 @attrs.frozen(kw_only=True)
 class Layer:
-    """A layer: digest and size as it is stored, and the digest of its tar."""
+    """The identity of a layer."""
 
-    digest: str
-    diff_id: str
-    bytes: int
+    digest: str  # as it is stored
+    diff_id: str  # of its tar
+    bytes: int  # as it is stored
 
 
 def write_layer(entries: Iterable[Entry], file: Path, *, compressed: bool = True) -> Layer:
@@ -157,7 +155,7 @@ def _hostile(path: str, why: str) -> RecipeError:
 
 
 class _Sink(io.RawIOBase):
-    """Takes a tar, and writes it, compressed or not; digests are made on the way."""
+    """Writes a tar, compressed or not, and computes its digests."""
 
     def __init__(self, out: BinaryIO, *, compressed: bool) -> None:
         self._out = out
@@ -204,7 +202,7 @@ class _Sink(io.RawIOBase):
 
 @attrs.frozen(kw_only=True)
 class ImageLayout:
-    """Where things are in an image."""
+    """Where Python and packages are in an image."""
 
     python: str  # minor version of its Python
     # interpreter, site_packages: paths of that Python, and of its packages
@@ -273,8 +271,8 @@ def _inside(path: str) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class Piece:
-    """What goes into one layer: a large package, or several."""
+class LayerContent:
+    """The files of one layer: those of one large package, or of several packages."""
 
     what: str  # for people: `"torch 2.4.1"`
     entries: tuple[Entry, ...] = attrs.field(repr=False)  # its files
@@ -285,15 +283,15 @@ class Piece:
     scripts: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
 
-def pieces_of(
+def layer_contents(
     installed: Sequence[tuple[LockedPackage, Installed]],
     packages: Path,
     layout: ImageLayout,
-    circumstances: str,
-) -> list[Piece]:
-    """The pieces, the lowest layer first; to the last, which may be empty, :func:`last_entries` are added.
+    variant: str,
+) -> list[LayerContent]:
+    """What each layer holds, the lowest first; the last may be empty, and gets :func:`last_entries`.
 
-    ``packages`` is the folder that all of it was installed into; ``circumstances`` says what a package's
+    ``packages`` is the folder that all of it was installed into; ``variant`` says what a package's
     files depend on beside the package: see :func:`key_of`.
     """
     by_size = sorted(installed, key=lambda pair: (-pair[1].bytes, pair[1].name))
@@ -301,26 +299,26 @@ def pieces_of(
     rest = sorted((pair for pair in by_size if pair not in large), key=lambda pair: pair[1].name)
     middle = [pair for pair in rest if pair[1].bytes >= MIDDLE]
     small = [pair for pair in rest if pair[1].bytes < MIDDLE]
-    pieces = [_piece([pair], packages, layout, circumstances, size=pair[1].bytes) for pair in large]
+    pieces = [_layer_content([pair], packages, layout, variant, size=pair[1].bytes) for pair in large]
     if middle:
-        pieces.append(_piece(middle, packages, layout, circumstances))
-    return [*pieces, attrs.evolve(_piece(small, packages, layout, circumstances), key=None)]
+        pieces.append(_layer_content(middle, packages, layout, variant))
+    return [*pieces, attrs.evolve(_layer_content(small, packages, layout, variant), key=None)]
 
 
-def key_of(packages: Sequence[LockedPackage], circumstances: str) -> str | None:
-    """By what a layer with these packages is known on this machine; None: it is compiled, or nothing says
-    what it is.
+def key_of(packages: Sequence[LockedPackage], variant: str) -> str | None:
+    """The key of the record of a layer with these packages; None: it has none, since something is compiled or
+    has no hash.
     """
     if not all(one.wheel and one.hashes for one in packages):
         return None
-    text = "\n".join([circumstances, *(one.line for one in packages)])
+    text = "\n".join([variant, *(one.line for one in packages)])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def join_namespaces(installed: Sequence[Installed], packages: Path) -> None:
-    """Have folders that distributions share, as those of NVIDIA share ``nvidia``, go on in the image below.
+    """Let packages that distributions share, such as ``nvidia``, continue in the image below.
 
-    An empty ``__init__.py`` in such a folder would hide what the image has there.
+    An empty ``__init__.py`` in such a package would hide the modules that the image has in it.
     """
     for one in installed:
         for file in one.files:
@@ -333,7 +331,7 @@ def join_namespaces(installed: Sequence[Installed], packages: Path) -> None:
 
 
 def last_entries(scripts: Mapping[str, str], layout: ImageLayout) -> Iterator[Entry]:
-    """What depends on the image below: scripts, and the line that names the folder with packages."""
+    """The files that depend on the image below: scripts, and the line that names the folder with packages."""
     for name, text in scripts.items():
         content = text.encode("utf-8", "surrogateescape").replace(_INTERPRETER, layout.interpreter.encode())
         yield Entry(path=_inside(f"{layout.scripts}/{name}"), source=content, executable=True)
@@ -341,13 +339,13 @@ def last_entries(scripts: Mapping[str, str], layout: ImageLayout) -> Iterator[En
     yield Entry(path=_inside(hook), source=line.encode())
 
 
-def _piece(
+def _layer_content(
     group: Sequence[tuple[LockedPackage, Installed]],
     packages: Path,
     layout: ImageLayout,
-    circumstances: str,
+    variant: str,
     size: int = 0,
-) -> Piece:
+) -> LayerContent:
     entries: list[Entry] = []
     scripts: dict[str, str] = {}
     for _, one in group:
@@ -355,11 +353,11 @@ def _piece(
         scripts.update(own)
         entries.extend(_entries_of(one, own, packages, layout))
     what = ", ".join(f"{one.name} {one.version}" for _, one in group) or "paths of packages"
-    return Piece(
+    return LayerContent(
         what=what,
         entries=tuple(entries),
         bytes=size,
-        key=key_of([locked for locked, _ in group], circumstances),
+        key=key_of([locked for locked, _ in group], variant),
         scripts=scripts,
     )
 
@@ -403,7 +401,7 @@ def _is_joined(file: Path) -> bool:
 
 
 def _scripts_of(one: Installed, packages: Path) -> dict[str, str]:
-    """The scripts that name the interpreter that installed them, by name; in its place a mark."""
+    """The scripts whose first line names the interpreter, by name, with a placeholder in its place."""
     found = {}
     for file in one.files:
         if not file.startswith(f"{SCRIPTS}/"):

@@ -1,13 +1,13 @@
-"""What only a container engine can make of an image: a user's Dockerfile, and Debian packages.
-:func:`build_base`.
+"""The part of an image that a container engine builds: a user's Dockerfile, and Debian packages
+(:func:`build_base`).
 
 ::
 
     the user's Dockerfile ── docker build ──▶ base ── RUN apt-get install ──▶ base, on which packages are laid
 
-A base has a name by which it is found again, so that other requirements build nothing of it. Podman's and
-both of Docker's builders write different things; of these only what is at work is read, and the last lines
-where it fails.
+A base has a name by which it is found again, so that a change of requirements does not rebuild it. Podman's
+builder and both of Docker's write different things. Only the current instruction is read from them and, after
+a failure, the last lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import attrs
 
 from upshift.errors import ImageError, RecipeError, location
 from upshift.images.base import HOME_LABEL, PROJECT_LABEL, Ingredients, Parent, Progress, Recipe, Tell
-from upshift.images.cache import alone, workshop
+from upshift.images.cache import build_folder, build_lock
 from upshift.images.containers.engine import PODMAN, ContainerEngine, full_disk
 from upshift.images.containers.transfer import platform_of, tls_of
 from upshift.images.recipes.dockerfiles import instructions
@@ -41,12 +41,10 @@ BASE_LABEL = "dev.upshift.base"
 """Label of a base, and so of every image on top of it: a digest of what it was made from."""
 
 UNFINISHED = "localhost/upshift-unfinished"
-"""Repository of the layers that Docker without BuildKit keeps of a build that failed; the next try begins
-with them.
-"""
+"""Repository for layers of failed builds, which Docker without BuildKit keeps for the next try."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_AT_WORK = re.compile(r"(?:(?:Step|STEP) (\d+)/\d+ ?: |#\d+ \[(?:\S+ +)?(\d+)/\d+\] )(.*)")
+_AT_WORK = re.compile(r"(?:(?:Step|STEP) \d+/\d+ ?: |#\d+ \[(?:\S+ +)?\d+/\d+\] )(.*)")
 _MADE = re.compile(r" ---> ([0-9a-f]{12,64})")
 _PLACE = re.compile(r"(?:^\S*[Dd]ockerfile:(\d+)$)|(?:parse error (?:on )?line (\d+))")
 _NOISE = re.compile(
@@ -69,20 +67,20 @@ _WAITING = Progress(stage="build", text="another process builds the same")
 
 
 def base_of(engine: ContainerEngine, ingredients: Ingredients, parent: Parent | None) -> Parent | None:
-    """The base of a recipe, if the engine has it; raises ImageError where the engine cannot be asked."""
+    """The base of a recipe, if the engine has it."""
     return engine.inspect(_names(ingredients.recipe, parent)[-1])
 
 
 def build_base(
     engine: ContainerEngine, ingredients: Ingredients, parent: Parent | None, *, tell: Tell
 ) -> Parent:
-    """Make what a recipe needs an engine for, unless the engine has it."""
+    """Build the base of a recipe, unless the engine has it."""
     recipe, names = ingredients.recipe, _names(ingredients.recipe, parent)
-    with alone(names[-1].rpartition(":")[2], waiting=lambda: tell(_WAITING)):
+    with build_lock(names[-1].rpartition(":")[2], waiting=lambda: tell(_WAITING)):
         found = None if ingredients.rebuild else engine.inspect(names[-1])
         if found is not None:
             return found
-        with workshop() as folder:
+        with build_folder() as folder:
             if recipe.dockerfile is not None:
                 context = folder / "context"
                 context.mkdir()
@@ -109,7 +107,7 @@ def build_base(
 
 @contextlib.contextmanager
 def _named(engine: ContainerEngine, parent: Parent | None, names: Sequence[str]) -> Iterator[str]:
-    """What a Dockerfile can call the image below: an id alone BuildKit takes for a name."""
+    """A name for the image below, since BuildKit takes a bare id for a name."""
     if parent is None or not parent.in_engine:
         yield names[0] if parent is None else parent.pinned
         return
@@ -122,7 +120,7 @@ def _named(engine: ContainerEngine, parent: Parent | None, names: Sequence[str])
 
 
 def with_packages(below: str, recipe: Recipe, user: str | None) -> str:
-    """The Dockerfile that installs Debian packages on an image, whose user stays who it is."""
+    """The Dockerfile that installs Debian packages on an image, whose user does not change."""
     install = (
         f"apt-get -q install -y --no-install-recommends {' '.join(map(shlex.quote, recipe.apt_packages))}"
     )
@@ -137,7 +135,7 @@ def with_packages(below: str, recipe: Recipe, user: str | None) -> str:
 
 
 def _names(recipe: Recipe, parent: Parent | None) -> list[str]:
-    """What the Dockerfile's image is called, and the same with Debian packages."""
+    """The names of the Dockerfile's image, and of the same with Debian packages."""
     said: list[object] = [recipe.platform, recipe.dockerfile, dict(recipe.context), dict(recipe.build_args)]
     names = [_name(said)]
     if recipe.apt_packages:
@@ -160,7 +158,7 @@ def _there(engine: ContainerEngine, name: str) -> Parent:
 
 @attrs.define(slots=False, eq=False)
 class _Build:
-    """One ``docker build``, of which the output is kept where it fails."""
+    """One ``docker build``, whose output is kept if it fails."""
 
     _engine: ContainerEngine
     _ingredients: Ingredients
@@ -169,7 +167,6 @@ class _Build:
     _tell: Tell
     _again: bool
     _instruction: str = ""
-    _number: int = 0
     _line: int | None = None
     _layer: str | None = None
     _last: deque[str] = attrs.field(factory=lambda: deque(maxlen=_KEPT))
@@ -216,13 +213,13 @@ class _Build:
 
     def _take(self, line: str, kept: TextIO) -> None:
         line = _COLOURS.sub("", line).rstrip()
-        with contextlib.suppress(OSError):  # a full disk: the build says so itself
+        with contextlib.suppress(OSError):  # a full disk fails the build, too
             kept.write(f"{line}\n")
         at_work, made, place = _AT_WORK.fullmatch(line), _MADE.fullmatch(line), _PLACE.search(line)
         if place is not None:
             self._line = int(place[1] or place[2])
         if at_work is not None:
-            self._instruction, self._number = at_work[3], int(at_work[1] or at_work[2])
+            self._instruction = at_work[1]
         elif made is not None and not self._instruction.startswith("FROM"):
             self._layer = made[1]
         if not line or _NOISE.fullmatch(line):
@@ -298,18 +295,18 @@ def _options(engine: ContainerEngine, dockerfile: str) -> list[str]:
 
 
 def _mounts_files(dockerfile: str) -> bool:
-    """Whether it mounts files of its context, into which Podman 4 does not look for a layer that it has."""
+    """Whether it mounts files of its context, which Podman 4 ignores when it looks for a cached layer."""
     return any(one.name == "RUN" and one.copied != () for one in instructions(dockerfile))
 
 
 def _quoted(value: str) -> str:
-    """A value as Dockerfiles take it: nothing in it means anything."""
+    """A value as Dockerfiles take it, with special characters escaped."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
 
 
 def _place(source: Path, to: Path) -> None:
-    """The same file below another folder; links stay links."""
+    """Link or copy a file into another folder; links stay links."""
     if source.is_dir() and not source.is_symlink():
         to.mkdir(parents=True, exist_ok=True)
         return
@@ -320,35 +317,35 @@ def _place(source: Path, to: Path) -> None:
         shutil.copy2(source, to, follow_symlinks=False)
 
 
-# -- what is left --------------------------------------------------------------------------------
+# -- what builds leave behind --------------------------------------------------------------------
 
 
 def this_home() -> str:
-    """The label of this ``UPSHIFT_HOME``'s images: who may read an image does not learn the path."""
+    """A digest of ``UPSHIFT_HOME``, for the labels of its images, which do not show the path."""
     return hashlib.sha256(str(home().resolve()).encode()).hexdigest()[:16]
 
 
 def unfinished(engine: ContainerEngine) -> list[str]:
-    """The names of layers that failed builds of this ``UPSHIFT_HOME`` have left."""
+    """The names of layers that failed builds of this ``UPSHIFT_HOME`` left."""
     command = ["images", "--format", "{{.Repository}}:{{.Tag}}", "--filter", f"reference={UNFINISHED}:*"]
     names = engine.run(command).stdout.split()
     return [name for name in names if name == f"{UNFINISHED}:{this_home()}"]
 
 
 def remove_unfinished(engine: ContainerEngine) -> None:
-    """Remove them; one that another image was built on stays with that."""
-    with contextlib.suppress(ImageError):  # the engine has gone: the next build removes them
+    """Remove them; those below another image stay."""
+    with contextlib.suppress(ImageError):  # the engine is gone: the next build removes them
         for name in unfinished(engine):
             engine.run(["rmi", name], check=False)
 
 
 def logs() -> Path:
-    """Where the logs of builds that failed are; gc removes old ones."""
+    """The folder with logs of failed builds; ``upshift gc`` removes old ones."""
     return home() / "logs" / "builds"
 
 
 def _keep(log: Path) -> str | None:
-    """Keep what a build said; gives the path, None: it cannot be written there."""
+    """Keep the log of a failed build; its path, or None where it cannot be written."""
     try:
         make_folder(logs())
         file, kept = tempfile.mkstemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), suffix=".log", dir=logs())

@@ -1,7 +1,6 @@
 """The container engine of this machine, Docker or Podman, by its own command line: :func:`find_engine`.
 
-A command is a list of arguments, all the way down. What an engine says in a failure is told in its own
-words, with what to do about it where that is known.
+A failure is reported with the engine's last lines; a few that are known come with a fix.
 """
 
 from __future__ import annotations
@@ -75,9 +74,10 @@ class ContainerEngine:
         check: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run one command of the engine to its end, such as ``["image", "ls"]``, with more variables.
+        """Run one command of the engine to its end, such as ``["image", "ls"]``.
 
-        Without ``check`` a failure is in the result's ``returncode``.
+        Raises ImageError if it fails; without ``check``, its ``returncode`` tells. ``environment`` adds
+        variables.
         """
         return _run(
             (*self.command, *args),
@@ -97,11 +97,10 @@ class ContainerEngine:
         input: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> tuple[int, tuple[str, ...]]:
-        """Run one command, and hand each line that it writes to ``on_line`` as it comes.
+        """Run one command, and hand over each line of its output; returns its status and last lines.
 
-        ``idle`` is called now and then while no line comes. What either raises ends the command; of Docker,
-        so does the end of this process, where util-linux is installed. Gives its exit status, and the last of
-        its lines.
+        ``idle`` is called now and then while no line comes. An exception in either ends the command. So does
+        the end of this process, for Docker where util-linux is installed.
         """
         lines: list[str] = []
         with _started((*self.command, *args), self.name, input, environment) as process:
@@ -128,7 +127,7 @@ class ContainerEngine:
         return None
 
     def _names(self, reference: Reference) -> Iterator[Reference]:
-        """Where an image may be: what Podman builds under a short name is called ``localhost/NAME``."""
+        """The names that an image may have: Podman builds short names as ``localhost/NAME``."""
         if self.name == PODMAN and reference.registry == DOCKER_HUB:
             short = reference.repository.removeprefix("library/")
             yield attrs.evolve(reference, registry="localhost", repository=short)
@@ -146,7 +145,7 @@ class ContainerEngine:
         raise self.failure(["image", "inspect", image], answer.stderr)
 
     def check(self) -> None:
-        """See whether the engine still answers; raises ImageError where it does not."""
+        """Raise ImageError if the engine no longer answers."""
         _open(self.name, self.command[0])
 
     def failure(self, args: Sequence[str], output: str) -> ImageError:
@@ -155,7 +154,7 @@ class ContainerEngine:
 
 
 def find_engine(name: str | None = None, *, command: str | None = None) -> ContainerEngine:
-    """The container engine of this machine, ready to be used."""
+    """The container engine of this machine, if one answers."""
     if name is not None and name not in NAMES:
         raise UsageError(f"no container engine is called {name!r}", fix=suggestion(name, NAMES))
     if command is not None:
@@ -173,12 +172,12 @@ def find_engine(name: str | None = None, *, command: str | None = None) -> Conta
 
 
 def installed(names: Sequence[str] = NAMES) -> dict[str, str]:
-    """Which of the engines are on the ``PATH``, each with its program; whether they answer is not known."""
+    """The engines on the ``PATH``, each with its program; they may not answer."""
     return {name: path for name in names if (path := shutil.which(name))}
 
 
 def full_disk(name: str, output: str) -> ImageError | None:
-    """The error for what says that a disk is full; None: nothing of it does."""
+    """The error for an output that says that a disk is full; None: it does not."""
     lines = [line for line in output.splitlines() if any(part in line.lower() for part in _DISK_FULL)]
     if not lines:
         return None
@@ -216,7 +215,7 @@ def _open(name: str, command: str) -> ContainerEngine:
 
 
 def _has_buildkit(command: str, client: str, server: str) -> bool:
-    """Whether ``docker build`` has BuildKit: from 23.0 on that is in a plugin, which may be missing."""
+    """Whether ``docker build`` has BuildKit: from 23.0 on it is a plugin, which may be missing."""
     if os.environ.get("DOCKER_BUILDKIT") == "0" or _numbers(server) < _BUILTIN_BUILDKIT:
         return False
     if _numbers(client) < _SEPARATE_BUILDKIT:
@@ -294,7 +293,7 @@ def _parent(said: Mapping[str, Any], reference: Reference) -> Parent:
 
 
 def _digest(said: Mapping[str, Any], reference: Reference) -> str:
-    """What a registry calls it, where it came from this one; else its id."""
+    """Its digest in the registry of this name, if it came from there; else its id."""
     for name in said.get("RepoDigests") or ():
         repository, _, digest = name.partition("@")
         if Reference.parse(repository).name == reference.name:
@@ -317,7 +316,7 @@ def _platform(said: Mapping[str, Any]) -> str:
 def _started(
     command: Sequence[str], name: str, input: str | None, more: Mapping[str, str] | None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose output is read line by line; it is gone when the block is left."""
+    """A process whose output is read line by line, and which ends with the block."""
     with tempfile.TemporaryFile() as source:  # a file: nobody has to feed a pipe while another is read
         source.write((input or "").encode())
         source.seek(0)
@@ -336,7 +335,7 @@ def _started(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a command that has to tidy up: nothing of a build that was given up is to go on, or to be left."""
+    """Interrupt a command, so that it ends and removes what it has begun."""
     if not _end_instruction(process.pid):
         process.send_signal(signal.SIGINT)
     try:
@@ -348,10 +347,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 @functools.cache
 def _ending_with_us() -> tuple[str, ...]:
-    """What starts a command so that it is told to end when this thread has ended, however that came.
+    """What precedes a command so that it gets SIGTERM when this thread ends, even by SIGKILL.
 
-    A program, since nothing can be done safely between fork and exec where there are threads. Not for Podman:
-    what an instruction runs outlives ``podman build``, which tidies up only where it comes to its own end.
+    It is a program, since Python code between fork and exec is not safe where there are threads. Podman goes
+    without: the process of an instruction outlives ``podman build``, which cleans up only at its own end.
     """
     program = shutil.which("setpriv")
     if program is None or os.path.basename(os.path.realpath(program)) != "setpriv":
@@ -360,7 +359,7 @@ def _ending_with_us() -> tuple[str, ...]:
 
 
 def _end_instruction(pid: int) -> bool:
-    """Kill what an instruction of ``podman build`` runs; it would outlive that. So it fails and tidies up."""
+    """Kill the process of an instruction of ``podman build``, which then fails and cleans up."""
     import psutil
 
     ended = False

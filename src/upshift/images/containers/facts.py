@@ -1,4 +1,4 @@
-"""What a container engine can do, by what its ``info`` says and by what lies on this machine.
+"""What a container engine can do, by its ``info`` and by files on this machine.
 
 Sources, read in November 2026: docs.docker.com, 'Access an NVIDIA GPU'; NVIDIA Container Toolkit, 'Support
 for Container Device Interface'; the CDI specification, which names the folders of specifications.
@@ -31,11 +31,11 @@ _CONTEXT_IN_USE = "currentContext"  # in Docker's config.json
 _KIND = re.compile(r"""["']?kind["']?\s*:\s*["']?([^"'\s,]+)""")
 _NAME = re.compile(r"""["']?name["']?\s*:\s*["']?([^"'\s,}]+)""")
 _PATIENCE = 30.0
-"""Seconds for an engine to tell of itself."""
+"""Seconds for an engine to answer ``info``."""
 
 
 def facts_of(engine: ContainerEngine) -> Mapping[str, Any]:
-    """What the engine says of itself."""
+    """What the engine's ``info`` says; raises ImageError for an engine on another machine."""
     said = engine.run(["info", "--format", "{{json .}}"], timeout=_PATIENCE).stdout
     try:
         facts: Mapping[str, Any] = json.loads(said)
@@ -49,9 +49,9 @@ def facts_of(engine: ContainerEngine) -> Mapping[str, Any]:
 
 
 def elsewhere(engine: str) -> str | None:
-    """What says that the engine of this name is one on another machine: ``NAME=VALUE``; None: nothing does.
+    """The setting that leads to an engine on another machine, ``NAME=VALUE``; None: there is none.
 
-    An engine elsewhere has none of the folders of this machine. Which connection Podman uses it says itself:
+    Such an engine has none of the folders of this machine. Podman's connections are checked by
     :func:`facts_of`.
     """
     variable = "CONTAINER_HOST" if engine == PODMAN else "DOCKER_HOST"
@@ -109,13 +109,13 @@ def is_rootless(facts: Mapping[str, Any]) -> bool:
 
 
 def has_our_users(facts: Mapping[str, Any]) -> bool:
-    """Whether the number of a user means the same in a container as here, by what its engine says."""
+    """Whether a user's number means the same in a container as here."""
     remapped = any("userns" in option for option in facts.get("SecurityOptions") or ())
     return not remapped and not is_rootless(facts)
 
 
 def as_this_user(engine: ContainerEngine, facts: Mapping[str, Any]) -> list[str]:
-    """Options with which what a container writes into a folder of this machine is this user's."""
+    """Options with which files that a container writes into a folder of this machine are this user's."""
     label = ["--security-opt", "label=disable"] if engine.name == PODMAN else []
     if is_rootless(facts):
         return [*label, *(["--userns", "keep-id"] if engine.name == PODMAN else [])]
@@ -151,7 +151,7 @@ def gpu_way(
 
 
 def gpu_remedy(engine: ContainerEngine) -> str:
-    """What to do where it cannot."""
+    """What to do where a container gets no GPU."""
     configure = (
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
         if engine.name == PODMAN

@@ -1,4 +1,4 @@
-"""Images on their way into a container engine and out of it: :func:`pull`, :func:`push`, :func:`load`."""
+"""Transfer of images into a container engine and out of it: :func:`pull`, :func:`push`, :func:`load`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import attrs
 
 from upshift.errors import ImageError
 from upshift.images.base import Progress, Tell
-from upshift.images.cache import workshop
+from upshift.images.cache import build_folder
 from upshift.images.containers.engine import PODMAN, ContainerEngine
 from upshift.images.reference import digest_of, whole_id
 from upshift.images.registries.transport import may_lack_tls
@@ -28,7 +28,7 @@ _BLOCK = 1 << 20
 
 
 def tls_of(engine: ContainerEngine, registry: str) -> list[str]:
-    """Options for a registry that may lack TLS: Podman has to be told what Docker's daemon knows."""
+    """Options for a registry that may lack TLS; Docker's daemon has a setting of its own."""
     return ["--tls-verify=false"] if engine.name == PODMAN and may_lack_tls(registry) else []
 
 
@@ -38,14 +38,14 @@ def platform_of(engine: ContainerEngine, platform: str) -> list[str]:
 
 
 def pull(engine: ContainerEngine, name: str, registry: str, platform: str, tell: Tell) -> None:
-    """Pull an image; raises ImageError where the registry does not give it, or the engine cannot take it."""
+    """Pull an image."""
     options = [*tls_of(engine, registry), *platform_of(engine, platform)]
     _follow(engine, ["pull", *options, name], Progress(stage="pull", text=name), tell, registry)
 
 
 def push(engine: ContainerEngine, name: str, registry: str, tell: Tell) -> str:
-    """Push an image, and give the digest of its manifest."""
-    with workshop() as folder:
+    """Push an image; returns the digest of its manifest."""
+    with build_folder() as folder:
         written = folder / "digest"
         more = ["--digestfile", str(written)] if engine.name == PODMAN else []
         progress = Progress(stage="push", text=name)
@@ -61,7 +61,7 @@ def push(engine: ContainerEngine, name: str, registry: str, tell: Tell) -> str:
 def _follow(
     engine: ContainerEngine, args: Sequence[str], first: Progress, tell: Tell, registry: str
 ) -> tuple[str, ...]:
-    """A transfer; gives what the engine said."""
+    """Run a transfer; returns what the engine said."""
     told = [first]
     tell(first)
 
@@ -90,7 +90,7 @@ def _follow(
 
 @attrs.frozen(kw_only=True)
 class ImageToLoad:
-    """An image that an engine is to have, on top of one that it has."""
+    """A new image on top of one that an engine has."""
 
     parent: str  # what the engine calls the image below
     # manifest, config: of the new image, as they are stored
@@ -102,10 +102,10 @@ class ImageToLoad:
 
 
 def load(engine: ContainerEngine, image: ImageToLoad, folder: Path, tell: Tell) -> str:
-    """Have an engine take over layers on top of an image that it has; gives the id of the new image.
+    """Load layers on top of an image that an engine has; returns the id of the new image.
 
-    An engine asks for no layer that it has. Where one does, it gets all of them, out of its own copy of the
-    parent.
+    Engines take an archive without the layers that they have. One that does not gets all layers, from its own
+    copy of the parent.
     """
     size = sum(file.stat().st_size for file in image.layers.values())
     tell(Progress(stage="load", text=f"{format_size(size)} into {engine.title}", done=0, total=size))
@@ -125,7 +125,7 @@ def load(engine: ContainerEngine, image: ImageToLoad, folder: Path, tell: Tell) 
 
 
 def _identity(engine: ContainerEngine, image: ImageToLoad) -> str | None:
-    """The id of the image of this name, if that is the very one."""
+    """The id of the image of this name, if it has these layers."""
     said = engine.describe(image.name)
     if said is None:
         return None
@@ -136,7 +136,7 @@ def _identity(engine: ContainerEngine, image: ImageToLoad) -> str | None:
 
 
 def _sent(engine: ContainerEngine, image: ImageToLoad, below: Mapping[str, Path], tell: Tell) -> str | None:
-    """Load an archive, in the forms of Docker's and OCI's at once; gives what the engine complains of."""
+    """Load an archive in Docker's and OCI's formats at once; returns the engine's complaint."""
     total = sum(file.stat().st_size for file in image.layers.values())
     process = subprocess.Popen(
         [*engine.command, "load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -166,7 +166,7 @@ def _sent(engine: ContainerEngine, image: ImageToLoad, below: Mapping[str, Path]
 def _write(
     stream: IO[bytes], image: ImageToLoad, below: Mapping[str, Path], told: Callable[[int], None]
 ) -> None:
-    """An archive with a document for each form, and the layers."""
+    """Write an archive with the documents of both formats, and the layers."""
     with tarfile.open(fileobj=stream, mode="w|", bufsize=_BLOCK) as archive:
         for path, content in _documents(image).items():
             _add(archive, path, io.BytesIO(content), len(content))
@@ -176,7 +176,7 @@ def _write(
 
 
 def _documents(image: ImageToLoad) -> dict[str, bytes]:
-    """All of an archive but layers: each of the two forms has its own table of contents."""
+    """All of an archive but its layers: each of the two formats has its own table of contents."""
     config, manifest = _blob(image.config_digest), json.loads(image.manifest)
     layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
     of_docker = [{"Config": config, "RepoTags": [image.name], "Layers": layers}]
@@ -204,7 +204,7 @@ def _index(image: ImageToLoad) -> dict[str, Any]:
 
 
 def _loaded_by_podman(engine: ContainerEngine, image: ImageToLoad, folder: Path) -> str | None:
-    """Podman takes an archive with all layers only, and a folder with those that it lacks."""
+    """Load by ``podman pull oci:FOLDER``: Podman loads no archive without the layers that it has."""
     layout = folder / f"load-{image.config_digest[-12:]}"
     for path, content in _documents(image).items():
         if path != "manifest.json":
@@ -256,7 +256,7 @@ def _add(archive: tarfile.TarFile, path: str, content: IO[bytes] | _Counted, siz
 
 
 class _Counted:
-    """A file that tells how much of it was read."""
+    """A file that reports how much of it was read."""
 
     def __init__(self, file: IO[bytes], told: Callable[[int], None]) -> None:
         self._file = file

@@ -1,14 +1,13 @@
-"""What an image is, and what is in it, from the cheapest source that knows: :func:`read_parent`,
-:func:`contents_of`.
+"""A parent image (:func:`read_parent`) and what is in it (:func:`contents_of`), from the cheapest source.
 
 ::
 
-    configuration ── table of known images ── a look into it, once: by the engine that has it,
-    (read anyway)    (by its official name)   or by its layers, streamed and stored nowhere
+    configuration ── table of known images ── inspection, once: by the engine that has it,
+    (read anyway)    (by its official name)   or by its layers, streamed and not stored
 
-What a digest stands for never changes, and what a name stands for is asked by one small request. So an image
-is read in full once, which is also what registries count as a pull; and where its registry cannot be reached,
-or is in trouble, it is taken for what it was. All of it is in ``UPSHIFT_HOME/cache/images/parents``.
+What a digest stands for never changes, and one small request tells the digest of a name. So an image is read
+in full once, which is also what registries count as a pull; it is cached in
+``UPSHIFT_HOME/cache/images/parents``. While its registry cannot be reached, the cached record is used.
 
 Sources for what configurations say: docker-library/python ``Dockerfile-linux.template``
 (``PYTHON_VERSION``); the Dockerfiles of NVIDIA's container-images/cuda (``CUDA_VERSION``); pytorch/pytorch
@@ -46,18 +45,18 @@ _DEBIAN = re.compile(r"debian\.sh .*'(buster|bullseye|bookworm|trixie)'")
 
 @attrs.frozen(kw_only=True)
 class _Remembered:
-    """What a name stood for, and when that was read, in seconds since the epoch."""
+    """What a name stood for."""
 
     digest: str
-    read: float
+    read: float  # when, in seconds since the epoch
     parent: Parent
 
 
 def read_parent(registries: Registries, reference: Reference, platform: str) -> tuple[Parent, Finding | None]:
-    """What an image is for one platform, and what the user should know of how that was found out.
+    """An image for one platform, and a finding where it is a cached record that may be out of date.
 
-    Where the registry refuses the login, that is an error: what was read before serves to find an equal
-    image, and nothing is built on it.
+    Where the registry refuses the login, that finding is an error: an equal image may be found by the cached
+    record, but none is built on it.
     """
     before = _recall(reference, platform)
     if before is not None and reference.digest is not None:
@@ -132,17 +131,17 @@ def contents_of(
     table = named.contents if named else None
     seen = None
     if engine is not None and parent.in_engine and parent.platform == engine.platform:
-        from upshift.images.parents.looking import look
+        from upshift.images.parents.inspecting import inspect_running
 
-        seen = look(parent, engine, announce)
+        seen = inspect_running(parent, engine, announce)
     unknown = table is None or (table.python is None and said.python is None)
     unknown = unknown or (
         whole and table is not None and table.python != "" and not _settled(None, said, table).whole
     )
     if seen is None and unknown and registries is not None and parent.layers:
-        from upshift.images.parents.looking import survey
+        from upshift.images.parents.inspecting import inspect_layers
 
-        seen = survey(parent, registries, announce)
+        seen = inspect_layers(parent, registries, announce)
     return _settled(seen, said, table)
 
 
@@ -155,7 +154,7 @@ def known_image(name: str) -> KnownImage | None:
 
 
 def declared(parent: Parent) -> Contents:
-    """What the configuration of an image says; what it does not say is None."""
+    """What the configuration of an image says; the rest is None."""
     environment = parent.environment
     torch = version(environment.get("PYTORCH_VERSION"))
     return Contents(
@@ -187,7 +186,7 @@ def _glibc(parent: Parent) -> str | None:
 
 
 def _settled(seen: Contents | None, said: Contents, table: Contents | None) -> Contents:
-    """One answer of three: what was seen, then what the configuration says, then what a name promises."""
+    """One answer of three sources: inspection, then configuration, then the table of names."""
     sources = [source for source in (seen, said, table) if source is not None]
     first = sources[0]
     packages = next(

@@ -1,4 +1,4 @@
-"""Images that are known by their names: what is in them, without a look. Dated tables, by publisher.
+"""Images whose contents are known by their names: dated tables, by publisher.
 
 Only under its publisher's own name is an image taken for what it is called: a mirror may hold anything.
 """
@@ -60,13 +60,11 @@ LAUNCHERS = frozenset({"accelerate", "deepspeed", "transformers", "datasets", "l
 
 @attrs.frozen(kw_only=True)
 class KnownImage:
-    """An image whose name says what it is: what it is called, what is in it, who says so, whether one has to
-    log in.
-    """
+    """An image whose name says what it is."""
 
-    title: str
+    title: str  # `"an official image of PyTorch"`
     contents: Contents
-    source: str
+    source: str  # where that was read, and when
     wants_login: bool = False
 
 

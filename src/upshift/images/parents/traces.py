@@ -1,7 +1,7 @@
-"""Which files of an image say what is in it, and what they say together: :func:`contents`.
+"""Which files of an image tell what is in it, and what they tell together: :func:`contents`.
 
-A layer or a whole file system becomes :class:`Traces`: the paths that matter, a few short texts, and links.
-All that is decided is decided on these, so that looks into layers and into a file system agree.
+A layer or a file system is reduced to :class:`Traces`: the paths that matter, a few short texts, and links.
+Everything is derived from these, so that inspecting layers and a running container gives the same answer.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _MOST_LINKS = 40
 
 
 def wants_text(path: str, size: int) -> bool:
-    """Whether the text of a file of this many bytes says something."""
+    """Whether the text of a file of this size is needed."""
     if path == _DATABASE:
         return size <= _LONGEST_DATABASE
     return size <= _LONGEST_TEXT and _TEXTS.fullmatch(path) is not None
 
 
 def said_by(path: str, text: str) -> str:
-    """What is kept of a text: of the package database the few versions that matter, of users their names."""
+    """The needed part of a text: a few versions of the package database, the names of users."""
     if path == _USERS:
         return "\n".join(line.partition(":")[0] for line in text.splitlines())
     if path != _DATABASE:
@@ -60,7 +60,7 @@ def said_by(path: str, text: str) -> str:
 
 
 def marked(path: str) -> str | None:
-    """The path that is kept because a file of this path exists; None: it says nothing."""
+    """The path to record for a file; None: it tells nothing."""
     if _COMPAT.fullmatch(path):
         return path
     owner = _OWNER.fullmatch(path)
@@ -76,7 +76,7 @@ def wants_link(path: str) -> bool:
 
 @attrs.frozen(kw_only=True)
 class Traces:
-    """What is left of a layer or a file system: paths are relative to its root."""
+    """The telling files of a layer or a file system; paths are relative to its root."""
 
     marks: tuple[str, ...] = ()  # paths that exist
     texts: Mapping[str, str] = attrs.field(factory=dict)  # what files say
@@ -87,7 +87,7 @@ class Traces:
 
 
 def stacked(layers: Iterable[Traces]) -> Traces:
-    """What a stack of layers shows, the lowest first."""
+    """The traces of a stack of layers, the lowest first."""
     marks: dict[str, None] = {}
     texts: dict[str, str] = {}
     links: dict[str, str] = {}
@@ -302,12 +302,12 @@ def _glibc(traces: Traces) -> str | None:
 
 
 def as_json(traces: Traces) -> str:
-    """Traces as text, to be kept."""
+    """Traces as text, for the cache."""
     return json.dumps(attrs.asdict(traces), sort_keys=True)
 
 
 def from_json(text: str) -> Traces:
-    """Traces from their text; what is raised for a text that is none is a ValueError or a TypeError."""
+    """The inverse of :func:`as_json`; raises ValueError or TypeError for another text."""
     said: dict[str, Any] = json.loads(text)
     if said.keys() != attrs.fields_dict(Traces).keys():
         raise ValueError("no traces")

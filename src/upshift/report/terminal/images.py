@@ -35,7 +35,7 @@ from upshift.report.terminal.tally import Clock, Pace, ending, image_of, making
 
 if TYPE_CHECKING:
     from upshift.images.base import Finding, Image, Progress
-    from upshift.images.kept import Kept
+    from upshift.images.built import BuiltImage
     from upshift.images.preparing import Prepared
 
 
@@ -239,7 +239,7 @@ def _how(prepared: Prepared) -> str:
 _HEADINGS = ("image", "of project", "recipe", "size", "built", "in")
 
 
-def kept_table(images: Sequence[Kept], page: Page | None = None, now: datetime | None = None) -> str:
+def kept_table(images: Sequence[BuiltImage], page: Page | None = None, now: datetime | None = None) -> str:
     """One line for each image; a size in an engine is with the parent, which images share."""
     page = page or Page()
     rows = [
@@ -262,8 +262,8 @@ def kept_table(images: Sequence[Kept], page: Page | None = None, now: datetime |
     return "\n".join(lines)
 
 
-def kept_json(images: Sequence[Kept]) -> list[dict[str, Any]]:
-    """Kept images as JSON: sizes in bytes, times in ISO 8601 in UTC."""
+def kept_json(images: Sequence[BuiltImage]) -> list[dict[str, Any]]:
+    """Built images as JSON: sizes in bytes, times in ISO 8601 in UTC."""
     return [
         {
             **attrs.asdict(image),
@@ -276,10 +276,10 @@ def kept_json(images: Sequence[Kept]) -> list[dict[str, Any]]:
 
 
 def pruned_text(
-    removed: Sequence[Kept],
+    removed: Sequence[BuiltImage],
     stayed: Mapping[str, str],
-    others: Sequence[Kept] = (),  # somebody else had them built
-    ageless: Sequence[Kept] = (),  # they do not tell when they were built, where that counts
+    others: Sequence[BuiltImage] = (),  # somebody else had them built
+    ageless: Sequence[BuiltImage] = (),  # they do not tell when they were built, where that counts
     *,
     dry_run: bool,
 ) -> str:
@@ -313,7 +313,7 @@ def pruned_text(
     return "\n".join(lines)
 
 
-def _title(image: Kept) -> str:
+def _title(image: BuiltImage) -> str:
     return shortened(image.names[0]) if image.names else short(image.reference)
 
 

@@ -13,12 +13,12 @@ from threading import Event, Thread
 import pytest
 
 from upshift.errors import ImageError
-from upshift.images.cache import alone, workshop
+from upshift.images.cache import build_folder, build_lock
 
 KILLED = """
 import os, signal
-from upshift.images.cache import workshop
-with workshop() as folder:
+from upshift.images.cache import build_folder
+with build_folder() as folder:
     (folder / "context").mkdir()
     (folder / "context" / "data").write_text("half")
     print(folder, flush=True)
@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nobody_else_reads_it_and_nothing_is_left_of_it(home: Path) -> None:
-    with workshop() as folder, workshop() as other:
+    with build_folder() as folder, build_folder() as other:
         assert folder != other and folder.stat().st_mode & 0o777 == 0o700
     assert list(home.rglob("building-*")) == []
 
@@ -43,12 +43,12 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(home: Path) -> No
     assert died.returncode == -signal.SIGKILL
     left = Path(died.stdout.strip())
     assert (left / "context" / "data").exists()
-    with workshop() as folder:
+    with build_folder() as folder:
         assert set(home.rglob("building-*")) == {folder, folder.with_suffix(".lock")}
 
 
 def test_a_full_disk_is_told_in_a_users_words() -> None:
-    with pytest.raises(ImageError, match="the disk is full") as caught, workshop():
+    with pytest.raises(ImageError, match="the disk is full") as caught, build_folder():
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert "UPSHIFT_HOME" in (caught.value.fix or "")
 
@@ -63,10 +63,10 @@ def test_two_that_make_the_same_image_do_so_one_after_the_other(
         monkeypatch.setenv(
             "UPSHIFT_HOME", str(tmp_path / "other")
         )  # who has another home has the same engine
-        with alone("one", waiting=waited.set):
+        with build_lock("one", waiting=waited.set):
             said.append("second")
 
-    with alone("one", waiting=lambda: None), alone("other", waiting=lambda: None):
+    with build_lock("one", waiting=lambda: None), build_lock("other", waiting=lambda: None):
         thread = Thread(target=second)
         thread.start()
         assert waited.wait(30)
@@ -77,8 +77,8 @@ def test_two_that_make_the_same_image_do_so_one_after_the_other(
 
 def test_who_was_killed_while_making_an_image_keeps_nobody_waiting() -> None:
     code = (
-        "from upshift.images.cache import alone\n"
-        "with alone('killed', waiting=print): print('has it', flush=True); input()"
+        "from upshift.images.cache import build_lock\n"
+        "with build_lock('killed', waiting=print): print('has it', flush=True); input()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -87,7 +87,7 @@ def test_who_was_killed_while_making_an_image_keeps_nobody_waiting() -> None:
         assert first.stdout.readline() == "has it\n"
         first.kill()
         first.wait()
-    with alone("killed", waiting=lambda: pytest.fail("somebody has it")):
+    with build_lock("killed", waiting=lambda: pytest.fail("somebody has it")):
         pass
 
 
@@ -95,5 +95,9 @@ def test_whoever_waits_for_the_same_image_may_give_up(home: Path) -> None:
     def give_up() -> None:
         raise KeyboardInterrupt
 
-    with alone("one", waiting=lambda: None), pytest.raises(KeyboardInterrupt), alone("one", waiting=give_up):
+    with (
+        build_lock("one", waiting=lambda: None),
+        pytest.raises(KeyboardInterrupt),
+        build_lock("one", waiting=give_up),
+    ):
         raise AssertionError

@@ -10,8 +10,8 @@ import pytest
 from made_up_images import made_up_parent
 from upshift.images.base import Contents
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.parents import looking
-from upshift.images.parents.looking import look
+from upshift.images.parents import inspecting
+from upshift.images.parents.inspecting import inspect_running
 
 
 @pytest.fixture(autouse=True)
@@ -56,18 +56,18 @@ def engine(tmp_path: Path) -> Engine:
     ],
 )
 def test_only_a_missing_program_is_a_missing_python(engine: Engine, does: str, python: str | None) -> None:
-    found = look(made_up_parent(), engine.that(does))
+    found = inspect_running(made_up_parent(), engine.that(does))
     assert (found.python if found is not None else None) == python
-    again = look(made_up_parent(), engine.that("exit 1"))
+    again = inspect_running(made_up_parent(), engine.that("exit 1"))
     assert (again == found) if python == "" else again is None  # what says nothing is not kept
 
 
 def test_a_look_that_takes_too_long_leaves_no_container_and_says_nothing(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "_PATIENCE", 0.2)
+    monkeypatch.setattr(inspecting, "_PATIENCE", 0.2)
     told: list[str] = []
-    found: Contents | None = look(made_up_parent(), engine.that("exec sleep 600"), told.append)
+    found: Contents | None = inspect_running(made_up_parent(), engine.that("exec sleep 600"), told.append)
     assert found is None and "did not answer within 0.2 s" in told[0]
     run, remove = engine.asked()
     assert run[:3] == ["run", "--rm", "--name"] and remove == ["rm", "--force", run[3]]

@@ -1,4 +1,4 @@
-"""The images that Upshift has built and that are still there, in container engines and in registries."""
+"""The images that Upshift has built, in container engines and in registries: listing and removal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True)
-class Kept:
-    """An image that is there."""
+class BuiltImage:
+    """An image that Upshift built, or what a build left behind."""
 
     place: str  # where: the name of an engine, or of a repository in a registry
     reference: str  # what it is removed by: its id in an engine, `registry/name:tag` elsewhere
@@ -41,10 +41,10 @@ class Kept:
     ours: bool | None = None
 
 
-def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
-    """The images in an engine, newest first, with what builds have left.
+def built_in_engine(engine: ContainerEngine) -> list[BuiltImage]:
+    """The images in an engine, newest first, with what failed builds have left.
 
-    What somebody has built on one of them inherits its label, and is none of them.
+    An image that somebody else built on one of them inherits its labels, and is left out.
     """
     found = []
     any_containers = engine.run(["ps", "--all", "--quiet"]).stdout.strip()
@@ -59,7 +59,7 @@ def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
         of_it = ["ps", "--all", "--quiet", "--filter", f"ancestor={identity}"]
         users = engine.run(of_it).stdout if any_containers else ""
         found.append(
-            Kept(
+            BuiltImage(
                 place=engine.name,
                 reference=identity,
                 names=names,
@@ -71,12 +71,12 @@ def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
                 ours=labels.get(HOME_LABEL) == this_home(),
             )
         )
-    for name in unfinished(engine):  # the image may have other names, which are nobody's business
+    for name in unfinished(engine):  # the image may have other names, which are not ours
         image = engine.describe(name)
         if image is None:
             continue
         found.append(
-            Kept(
+            BuiltImage(
                 place=engine.name,
                 reference=image["Id"],
                 names=(name,),
@@ -89,7 +89,7 @@ def kept_in_engine(engine: ContainerEngine) -> list[Kept]:
     return sorted(found, key=lambda image: -(image.made or 0.0))
 
 
-def kept_in_registry(registries: Registries, repository: Reference) -> list[Kept]:
+def built_in_registry(registries: Registries, repository: Reference) -> list[BuiltImage]:
     """The images in a repository, in the order of their tags."""
     tags = registries.tags(repository)
     if not any(tag.startswith(TAG_PREFIX) for tag in tags):
@@ -104,10 +104,10 @@ def kept_in_registry(registries: Registries, repository: Reference) -> list[Kept
     for digest, called in names.items():
         ours = [tag for tag in called if tag.startswith(TAG_PREFIX)]
         if ours:
-            # What else it is called goes with it, as in an engine: many registries remove whole images only.
+            # Its other tags are removed with it: many registries remove whole images only.
             others = [tag for tag in called if tag not in ours]
             found.append(
-                Kept(
+                BuiltImage(
                     place=repository.name,
                     reference=repository.with_tag(ours[0]).full,
                     names=tuple(str(repository.with_tag(tag)) for tag in (*ours, *others)),
@@ -118,7 +118,7 @@ def kept_in_registry(registries: Registries, repository: Reference) -> list[Kept
     return found
 
 
-def remove_from_engine(engine: ContainerEngine, image: Kept) -> None:
+def remove_from_engine(engine: ContainerEngine, image: BuiltImage) -> None:
     """Remove an image with all of its names."""
     if image.containers:
         raise ImageError(
@@ -130,14 +130,14 @@ def remove_from_engine(engine: ContainerEngine, image: Kept) -> None:
         engine.run(["rmi", name])
 
 
-def remove_from_registry(registries: Registries, image: Kept) -> None:
+def remove_from_registry(registries: Registries, image: BuiltImage) -> None:
     """Remove an image from a registry, with all of its names."""
     for name in image.names:
         registries.delete(Reference.parse(name))
 
 
 def _listed(engine: ContainerEngine) -> Iterable[str]:
-    """The ids of images with a label of Upshift's: of one that it built, or of what is below."""
+    """The ids of images with a label of Upshift's."""
     found: dict[str, None] = {}
     for label in (RECIPE_LABEL, BASE_LABEL):
         listed = engine.run(["images", "--quiet", "--no-trunc", "--filter", f"label={label}"]).stdout
@@ -154,7 +154,7 @@ def _described(engine: ContainerEngine, images: Iterable[str]) -> Sequence[Mappi
 
 
 def _made(described: Mapping[str, Any]) -> float | None:
-    """When an image was made: one that adds only names and variables may have its parent's date."""
+    """When an image was built, or last tagged: one without new layers may have its parent's date."""
     tagged = (described.get("Metadata") or {}).get("LastTagTime")
     moments = [_seconds(text) for text in (described.get("Created"), tagged)]
     return max((moment for moment in moments if moment is not None), default=None)
@@ -170,4 +170,4 @@ def _seconds(text: object) -> float | None:
         moment = datetime.fromisoformat((whole + zone).replace("Z", "+00:00"))
     except ValueError:
         return None
-    return moment.timestamp() if moment.year > 1970 else None  # nobody's clock: it says no time
+    return moment.timestamp() if moment.year > 1970 else None  # a placeholder

@@ -1,8 +1,7 @@
-"""Looks into images: :func:`survey` reads the layers that a registry has, :func:`look` asks the Python of
-an image that a container engine has.
+"""What is in an image, read from the image itself.
 
-Layers are read once and stored nowhere. What a layer or an image showed is kept by its digest, since it never
-changes, in ``UPSHIFT_HOME/cache/images/seen``; losing that folder costs time, nothing else.
+:func:`inspect_layers` streams the layers from a registry, :func:`inspect_running` runs the Python of an image
+that a container engine has. What was found is cached by digest in ``UPSHIFT_HOME/cache/images/seen``.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _NO_SUCH_PROGRAM, _NOT_STARTED = 127, 126  # 126: for any reason that the engine
 _NOT_THERE = ("not found", "no such file")
 
 
-def survey(parent: Parent, registries: Registries, announce: Announce | None = None) -> Contents:
+def inspect_layers(parent: Parent, registries: Registries, announce: Announce | None = None) -> Contents:
     """What is in an image, by its layers; ``announce`` is told before any are read."""
     stop = threading.Event()
     new = [digest for digest in parent.layers if kept(digest) is None]
@@ -58,11 +57,11 @@ def survey(parent: Parent, registries: Registries, announce: Announce | None = N
             keep(digest, shown)
         return shown
 
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upshift-survey") as pool:
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upshift-inspect") as pool:
         try:
             layers = list(pool.map(seen, parent.layers))
         except BaseException:
-            stop.set()  # what is not of use any more ends soon
+            stop.set()  # ends the other downloads
             raise
     return traces.contents(traces.stacked(layers), parent.environment, "its layers")
 
@@ -70,15 +69,12 @@ def survey(parent: Parent, registries: Registries, announce: Announce | None = N
 def _until(stop: threading.Event, chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         if stop.is_set():
-            raise ImageError("nobody wants this layer any more")
+            raise ImageError("the inspection has ended")
         yield chunk
 
 
 def read_layer(chunks: Iterable[bytes], name: str) -> Traces:
-    """What a layer shows, as it is stored: a tar archive, compressed or not.
-
-    Paths are names here and lead nowhere: nothing is unpacked.
-    """
+    """The traces in a layer, which is a tar archive, compressed or not. Nothing is unpacked."""
     stream = _Stream(chunks, name)
     marks: dict[str, None] = {}
     texts: dict[str, str] = {}
@@ -123,7 +119,7 @@ class _Decompressor(Protocol):
 
 
 class _Stream:
-    """The uncompressed bytes of a layer, as a file that is read once."""
+    """The uncompressed bytes of a layer, as a file to be read once."""
 
     def __init__(self, chunks: Iterable[bytes], name: str) -> None:
         self._chunks = iter(chunks)
@@ -206,12 +202,12 @@ def _file(digest: str) -> Path:
 
 
 def kept(digest: str) -> Traces | None:
-    """What was seen of a layer, or of an image as a whole, before; None: nothing."""
+    """The cached traces of a layer or an image; None: there are none."""
     return cache.recalled(_file(digest), traces.from_json)
 
 
 def keep(digest: str, seen: Traces) -> None:
-    """Keep what was seen."""
+    """Cache the traces of a layer or an image."""
     cache.remember(_file(digest), traces.as_json(seen))
 
 
@@ -253,7 +249,9 @@ print(json.dumps({"python": python, "marks": marks, "texts": texts, "links": lin
 """
 
 
-def look(parent: Parent, engine: ContainerEngine, announce: Announce | None = None) -> Contents | None:
+def inspect_running(
+    parent: Parent, engine: ContainerEngine, announce: Announce | None = None
+) -> Contents | None:
     """What is in an image that the engine has; None: it cannot be started, which says nothing.
 
     The image's ``python3`` runs for a moment, without a network, and lists what there is. What it said is

@@ -1,8 +1,10 @@
-"""The layers of one image: installed, compiled, packed and delivered, but for those that are there
-(:class:`Making`), with bytecode beside every Python file (:class:`Compiler`).
+"""The layers of one image (:class:`LayerBuilder`), with bytecode for every Python file (:class:`Compiler`).
 
-What was compiled once is kept, by distribution, and taken where the digest in the bytecode is that of the
-source.
+::
+
+    lock ── minus layers that the destination has ──▶ install ──▶ compile ──▶ pack ──▶ deliver
+
+Bytecode is cached by distribution, and reused where the digest that it holds is that of the source.
 """
 
 from __future__ import annotations
@@ -23,34 +25,32 @@ import attrs
 from upshift.images import cache
 from upshift.images.base import Contents, Ingredients, Lock, Progress, Tell
 from upshift.images.building import bytecode
-from upshift.images.building.delivery import Delivery, Helpers, KnownLayer
+from upshift.images.building.delivery import BuildThreads, Delivery, KnownLayer
 from upshift.images.building.packages import SCRIPTS, CompileIn, Installed, Installer
 from upshift.images.building.packing import (
     ImageLayout,
     Layer,
-    Piece,
+    LayerContent,
     join_namespaces,
     key_of,
     last_entries,
-    pieces_of,
+    layer_contents,
     write_layer,
 )
 from upshift.images.uv import platform_of
 
 _FORMAT = 2
 _MOST_PLACES = 8
-_PATIENCE = 0.5  # seconds after which whoever waits is asked whether to go on
-_MOST_KEPT = (
-    20 * 10**6
-)  # bytes of a distribution whose bytecode is kept; larger ones have layers that are known
+_PATIENCE = 0.5  # seconds between two checks whether the image is still wanted
+_MOST_KEPT = 20 * 10**6  # bytes of a distribution whose bytecode is cached; larger ones have cached layers
 _MOST = 8  # processes that compile
 _MAGIC = importlib.util.MAGIC_NUMBER.hex()
 _DIGEST = slice(8, 16)  # of the source, in PEP 552's header
 
 
 @attrs.define(slots=False, eq=False)
-class Making:
-    """Makes the layers of one image."""
+class LayerBuilder:
+    """Builds the layers of one image that its destination lacks."""
 
     _ingredients: Ingredients
     _contents: Contents
@@ -58,7 +58,7 @@ class Making:
     _lock: Lock
     _folder: Path
     _delivery: Delivery
-    _helpers: Helpers
+    _threads: BuildThreads
     _tell: Tell
     _compile_in: CompileIn | None
     _compile_here: bool
@@ -77,10 +77,10 @@ class Making:
         )
         platform = platform_of(recipe.platform, self._contents.glibc)
         where = [layout.compiles, layout.place("share"), layout.site]
-        self._circumstances = json.dumps([platform, layout.python, *where, recipe.installer_args])
+        self._variant = json.dumps([platform, layout.python, *where, recipe.installer_args])
 
     def layers(self) -> list[tuple[Layer, str]]:
-        """All of them, each with what is in it; they are on their way when this returns."""
+        """All layers, each with a description; when this returns, new ones are being delivered."""
         there = self._there()
         missing = Lock(packages=tuple(one for one in self._lock.packages if one.name not in there))
         packages = self._installer.packages
@@ -95,19 +95,19 @@ class Making:
                 compiler.compile(installed, packages, idle=lambda: self._tell(said))
         locked = {one.name: one for one in missing.packages}
         pairs = [(locked[one.name], one) for one in installed if one.name in locked]
-        pieces = pieces_of(pairs, packages, self._layout, self._circumstances)
-        return self._packed(pieces, list(there.values()))
+        contents = layer_contents(pairs, packages, self._layout, self._variant)
+        return self._packed(contents, list(there.values()))
 
     def remember(self) -> None:
-        """Keep in mind which layers are there, now that they have been delivered."""
+        """Record which layers the destination has, now that they have been delivered."""
         for key, known in self._known.items():
             _remember(key, known, self._delivery.place)
 
     def _there(self) -> dict[str, KnownLayer]:
-        """The large packages that need not be installed, since what takes the image has their layers."""
+        """The large packages whose layers the destination has, so that they need not be installed."""
         found: dict[str, tuple[str, KnownLayer]] = {}
         for package in self._lock.packages:
-            key = key_of([package], self._circumstances)
+            key = key_of([package], self._variant)
             known = _recall(key)
             if key is not None and known is not None and known.bytes:
                 found[package.name] = key, known
@@ -117,36 +117,38 @@ class Making:
         self._known |= {key: known for key, known in found.values() if known in there}
         return kept
 
-    def _packed(self, pieces: Sequence[Piece], there: Sequence[KnownLayer]) -> list[tuple[Layer, str]]:
-        """Pack and deliver, several at once."""
+    def _packed(
+        self, contents: Sequence[LayerContent], there: Sequence[KnownLayer]
+    ) -> list[tuple[Layer, str]]:
+        """Pack and deliver, several layers at once."""
         scripts = {name: text for known in there for name, text in known.scripts.items()}
-        for piece in pieces:
-            scripts.update(piece.scripts)
+        for content in contents:
+            scripts.update(content.scripts)
         last = last_entries(dict(sorted(scripts.items())), self._layout)
-        *others, small = pieces
-        pieces = [*others, attrs.evolve(small, entries=(*small.entries, *last))]
-        making: list[Future[Layer]] = [
-            self._helpers.start(self._pack, number, piece) for number, piece in enumerate(pieces)
+        *others, small = contents
+        contents = [*others, attrs.evolve(small, entries=(*small.entries, *last))]
+        packing: list[Future[Layer]] = [
+            self._threads.start(self._pack, number, content) for number, content in enumerate(contents)
         ]
         new: list[KnownLayer] = []
         rest: list[KnownLayer] = []
-        for piece, future in zip(pieces, making, strict=True):
+        for content, future in zip(contents, packing, strict=True):
             known = KnownLayer(
-                what=piece.what, layer=future.result(), bytes=piece.bytes, scripts=piece.scripts
+                what=content.what, layer=future.result(), bytes=content.bytes, scripts=content.scripts
             )
-            if piece.key is not None:
-                self._known[piece.key] = known
-            (new if piece.bytes else rest).append(known)
+            if content.key is not None:
+                self._known[content.key] = known
+            (new if content.bytes else rest).append(known)
         return [(known.layer, known.what) for known in (*self._delivery.in_order(there, new), *rest)]
 
-    def _pack(self, number: int, piece: Piece) -> Layer:
-        known = None if piece.bytes else _recall(piece.key)
+    def _pack(self, number: int, content: LayerContent) -> Layer:
+        known = None if content.bytes else _recall(content.key)
         if known is not None and self._delivery.compressed and self._delivery.has([known]):
             return known.layer
-        self._tell(Progress(stage="pack", text=piece.what))
+        self._tell(Progress(stage="pack", text=content.what))
         file = self._folder / f"layer-{number}"
-        layer = write_layer(piece.entries, file, compressed=self._delivery.compressed)
-        self._delivery.take(layer, file, piece.what)
+        layer = write_layer(content.entries, file, compressed=self._delivery.compressed)
+        self._delivery.take(layer, file, content.what)
         return layer
 
 
@@ -155,7 +157,7 @@ def _file(key: str) -> Path:
 
 
 def _recall(key: str | None) -> KnownLayer | None:
-    """The layer that packages became before; None: none that is known, or a record that is damaged."""
+    """The layer that packages were packed into before; None: none is known, or its record is damaged."""
 
     def read(text: str) -> KnownLayer:
         said = json.loads(text)
@@ -171,7 +173,7 @@ def _remember(key: str, known: KnownLayer, place: str) -> None:
 
 
 class Compiler:
-    """Processes that compile in a folder. They start with it, since an interpreter takes a while."""
+    """Processes that compile in a folder. They start at once, since an interpreter takes a while to start."""
 
     def __init__(self, layout: ImageLayout, folder: Path) -> None:
         self._layout = layout
@@ -205,7 +207,7 @@ class Compiler:
         self._said.close()
 
     def compile(self, installed: Iterable[Installed], packages: Path, *, idle: Callable[[], None]) -> None:
-        """Put bytecode beside every Python file, once; what ``idle`` raises, called now and then, ends it."""
+        """Put bytecode beside every Python file; ``idle`` is called now and then, and may raise to end it."""
         new = [
             (one, files)
             for one in installed
@@ -249,7 +251,7 @@ def _wait(process: subprocess.Popen[bytes], idle: Callable[[], None]) -> None:
 
 
 def _taken(one: Installed, files: Sequence[str], packages: Path, folder: Path) -> bool:
-    """Whether the bytecode of a distribution was kept, fits, and is in its place now."""
+    """Put cached bytecode of a distribution beside its files; False: there is none that fits."""
     try:
         with zipfile.ZipFile(cache.used(_bytecode_file(one, folder))) as archive:
             kept = {name: archive.read(name) for name in archive.namelist()}
