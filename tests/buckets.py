@@ -216,6 +216,7 @@ def platform(no_aws: None) -> Iterator[tuple[str, Answers]]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # an answer is more than one packet
 
         def log_message(self, *_: object) -> None:
             pass

@@ -110,6 +110,7 @@ class KubeflowHere:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # an answer is more than one packet
 
             def do_GET(self) -> None:
                 outer._handle(self)
@@ -121,7 +122,7 @@ class KubeflowHere:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
 

@@ -72,6 +72,7 @@ class Scripted:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # an answer is more than one packet
 
             def do_GET(self) -> None:
                 outer._answer(self)
@@ -82,7 +83,7 @@ class Scripted:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         self.kubeconfig = folder / "kubeconfig"
         self.kubeconfig.write_text(
             json.dumps(
@@ -124,6 +125,11 @@ class Scripted:
         """The objects of a kind."""
         with self._changed:
             return [item for key, item in self._objects.items() if key[0] == kind]
+
+    @property
+    def ran(self) -> int:
+        """How many pods have had a process."""
+        return len(self._processes)
 
     def change(self, kind: str, name: str, **status: Any) -> None:
         """Change the status of an object."""

@@ -45,6 +45,7 @@ class Server:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer is more than one packet
     server: _Listener
 
     def log_message(self, *_: object) -> None:

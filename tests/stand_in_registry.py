@@ -210,6 +210,7 @@ class _Lost(Exception):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer is more than one packet
     timeout = 60
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -24,7 +24,7 @@ from upshift.errors import ConfigError, RequestRefused
 from upshift.model.configuration import Target
 from upshift.model.settings.kubernetes import KubernetesSettings
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, TaskSpec
+from upshift.model.spec import Code, EntryPoint, Hardware, Launch, OutputSpec, TaskId, TaskSpec
 from upshift.model.spec.codec import encode
 from upshift.runtime.storage.store import open_store
 
@@ -130,9 +130,10 @@ def test_one_watch_of_pods_is_all_that_a_run_holds_open(engine: Engine) -> None:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the server asked at once what is asked now and then."""
+    """Have the server asked at once what is asked now and then, and no result waited for."""
     monkeypatch.setattr(watching, "LOOK", (0.0, 0.0))
     monkeypatch.setattr(watcher, "ASK", 0.2)
+    monkeypatch.setattr(watcher, "LATE", (0.0, 60.0))
 
 
 def test_a_server_that_is_away_for_longer_is_not_believed_to_know_nothing(
@@ -300,8 +301,9 @@ def gang(engine: Engine, **said: Any) -> Job:
     """A job on two nodes."""
     job = engine.job()
     settings = attrs.evolve(job.spec.settings, backends={"kubernetes": encode(KubernetesSettings(**said))})
-    spec = attrs.evolve(job.spec, granted=Hardware(nodes=2), settings=settings)
-    return attrs.evolve(job, spec=spec)
+    launch = Launch(launcher="torchrun", processes=2, per_node=1)
+    spec = attrs.evolve(job.spec, launch=launch, granted=Hardware(nodes=2), settings=settings)
+    return Job(spec=spec, spec_path=engine.store.write_spec(spec))
 
 
 def test_a_step_on_several_nodes_is_a_jobset_where_that_is_asked_for(engine: Engine) -> None:
@@ -353,7 +355,7 @@ def test_a_gang_waits_in_its_queue_with_kueues_words_until_it_is_admitted_whole(
     assert engine.server.all("pods") == []
     engine.server.admit(made["metadata"]["name"])
     engine.until(Ended)
-    assert len(engine.server.all("pods")) == 2
+    assert engine.server.ran == 2
 
 
 @pytest.mark.parametrize(

@@ -396,6 +396,7 @@ def answering(answer: Answer) -> Iterator[tuple[str, list[tuple[str, str, str | 
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # an answer is more than one packet
 
         def do_GET(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
