@@ -10,9 +10,9 @@ import attrs
 from upshift.errors import StoreError
 from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.runs import Run
-from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.series import Series, read_series
 from upshift.runtime.storage.store import open_store
+from upshift.runtime.supervisor.output.frames import last_frames
 
 TAIL = 16_384
 """Bytes of the end of a log."""
