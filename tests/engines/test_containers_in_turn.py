@@ -16,7 +16,7 @@ from containers import CONF, EngineWithImage, engine_with_image
 from contract.contract_kit import Ground, Watched
 from project import Project
 from upshift.backends.base import Ended, Job
-from upshift.backends.docker import folders
+from upshift.backends.docker.container import serving
 
 ONE_AT_A_TIME = f'ResourceSettings(cpu_count={len(os.sched_getaffinity(0))}, memory="150MB")'
 CONTAINER = 'int(open("/proc/1/stat").read().split()[21]) * 2**40 + os.stat("/proc/self/ns/pid").st_ino'
@@ -296,7 +296,7 @@ def test_a_container_whose_task_was_cancelled_serves_no_other_one(
     backend, made = watched
     backend.run(_of_one_step(backend, "add", inputs={"a": 1, "b": 2}))
     handle = backend.started(_of_one_step(backend, "wait"))
-    shared = folders.serving(handle)
+    shared = serving(handle)
     assert shared in containers(made)
     backend.cancel(handle, grace=0)
     assert backend.until(Ended, handle)

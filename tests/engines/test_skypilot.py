@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from upshift.backends.base import Ask
-from upshift.backends.skypilot.backend import SkyPilot
-from upshift.backends.skypilot.sdk import Sdk
+from upshift.backends.skypilot.backend import Sdk, SkyPilot
 from upshift.errors import BackendError, RequestRefused
 from upshift.model.settings.resources import ResourceSettings
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 import upshift
-from upshift.backends.docker import options as containers
+from upshift.backends.docker import offers as containers
 from upshift.backends.local.backend import OPTIONS
 from upshift.backends.local.offers import MANNERS
 from upshift.cli import output

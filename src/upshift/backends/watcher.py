@@ -16,8 +16,8 @@ from signal import Signals
 from typing import Any
 
 from upshift.backends.base import Logged, LogGrew, Noticed, Started
+from upshift.backends.jobs import Jobs, Watched
 from upshift.backends.scheduler import Arrays, Cluster, NotNow, State, nodes_of, words_of
-from upshift.backends.watched import Jobs, Watched
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.settings.retry import STOPPED
 from upshift.runtime.storage.live import name_of as name_in

@@ -197,8 +197,7 @@ def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> 
     import sys
 
     from upshift.report.terminal.images import GLYPHS, show_image
-    from upshift.report.terminal.layout import Page
-    from upshift.report.terminal.streams import shows
+    from upshift.report.terminal.layout import Page, shows
     from upshift.report.views.planned import image_json
 
     if as_json:

@@ -23,15 +23,15 @@ from upshift.errors import NotFound, UsageError
 from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
 from upshift.report.human import count, in_words, on_rank
-from upshift.report.terminal.streams import cleaned, label
+from upshift.report.terminal.layout import cleaned, label
 from upshift.runs.catalog.rebuild import open_catalog
 from upshift.runs.catalog.rows import Detached
 from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.elsewhere import elsewhere
 from upshift.runtime.storage.files import exists
+from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.store import open_store
-from upshift.runtime.supervisor.output.frames import last_frames
 
 if TYPE_CHECKING:
     from upshift.runs.history.attempts import Attempt

@@ -12,7 +12,7 @@ import click
 
 from upshift.errors import RunCancelled, RunFailed, UpshiftError
 from upshift.model.checks import shown
-from upshift.report.terminal.streams import cleaned
+from upshift.report.terminal.layout import cleaned
 
 BUG = 70
 """Exit code of a bug in Upshift: EX_SOFTWARE of sysexits.h."""

@@ -32,8 +32,7 @@ def targets(as_json: bool) -> int:
     does not answer in seconds is said to be away. Exit code 1: a target of the configuration cannot be used.
     """
     from upshift.report.doctor.check import GLYPHS, line
-    from upshift.report.terminal.layout import Page
-    from upshift.report.terminal.streams import shows
+    from upshift.report.terminal.layout import Page, shows
 
     configuration = load_configuration()
     found = look(configuration)
@@ -163,8 +162,7 @@ def doctor(target: str | None, submit: bool, as_json: bool) -> int:
     from upshift.report.doctor import checkup
     from upshift.report.doctor.check import GLYPHS, OF_TARGET, TRIAL, heading, line, verdict
     from upshift.report.doctor.check import as_json as checks_as_json
-    from upshift.report.terminal.layout import Page
-    from upshift.report.terminal.streams import shows
+    from upshift.report.terminal.layout import Page, shows
 
     configuration = load_configuration()
     place = configuration.target(target)

@@ -23,9 +23,9 @@ from upshift.model.spec.task import Failure
 from upshift.report.progress import ImageChange
 
 if TYPE_CHECKING:
-    from upshift.engine.clock import Clock
     from upshift.engine.images import MadeImage
     from upshift.engine.journal import Journal
+    from upshift.engine.schedule import Clock
     from upshift.images.base import Image, Progress
     from upshift.images.environments import PreparedEnvironment
     from upshift.images.preparing import Prepared

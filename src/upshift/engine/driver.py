@@ -23,12 +23,12 @@ import attrs
 from upshift.backends.base import Ended, Event, Job, Started, Waiting
 from upshift.engine import RunOptions
 from upshift.engine.building import Building
-from upshift.engine.clock import Clock, Timers
 from upshift.engine.control import Command, stopping_line
 from upshift.engine.journal import Decisions, Journal, Shortfalls, over
 from upshift.engine.offers import GrantPlan
 from upshift.engine.recovery import Admission, Made
 from upshift.engine.reuse import lost_producers
+from upshift.engine.schedule import Clock, Timers
 from upshift.engine.specs import Specs
 from upshift.engine.targets import AttemptState, OpenTarget, Verdict, cancel, reader_of, too_many, verdict_on
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskState, task_inputs

@@ -136,8 +136,8 @@ def export_kubeflow(
     **said: Any,  # what :func:`exported` takes beside them
 ) -> Written:
     """Put what a pipeline needs into the bucket, and give it as Kubeflow has pipelines."""
+    from upshift.backends.kubeflow.components import Pod
     from upshift.backends.kubeflow.pipeline import pipeline_of, refuse_inexpressible, text_of
-    from upshift.backends.kubeflow.pods import Pod
 
     params = _settable(graph, store)
 
@@ -173,7 +173,7 @@ def export_kubeflow(
 def export_skypilot(graph: Graph, *, source: Mapping[str, Any], **said: Any) -> Written:
     """Put what a pipeline needs into the bucket, and give it as a chain of SkyPilot's tasks."""
     from upshift.backends.skypilot.backend import SkyPilotBackend
-    from upshift.backends.skypilot.pipeline import Link, pipeline_of, refuse_inexpressible
+    from upshift.backends.skypilot.task import Link, pipeline_of, refuse_inexpressible
 
     def unasked(target: Target, **where: Any) -> Any:
         backend = open_registered(target, **where)

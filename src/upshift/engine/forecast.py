@@ -17,12 +17,12 @@ import attrs
 from upshift.backends.base import Job
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
-from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.images import IMAGE, origins_of
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.offers import GrantPlan, grant_plans
 from upshift.engine.prospects import Prospect, prospects
 from upshift.engine.reuse import Hit, Reuse
+from upshift.engine.schedule import Clock, SystemClock
 from upshift.engine.specs import Specs
 from upshift.engine.targets import OpenBackend
 from upshift.engine.tasks import (

@@ -255,13 +255,13 @@ def tidy(wanted: Collection[bytes], stores: Collection[str] = (), *, dry_run: bo
 
     Whatever a process that lives has, stays. An engine that lives has a lease in one of the ``stores``.
     """
-    from upshift.backends.docker import folders  # not where nothing is tidied up
+    from upshift.backends.docker.container import containers_folder  # not where nothing is tidied up
 
     tally = Tally()
     if not home().is_dir():
         return tally
     with available("cleaned", str(home())):
-        for folder in chain(scratch.left_over(), scratch.left_over(folders.place())):
+        for folder in chain(scratch.left_over(), scratch.left_over(containers_folder())):
             size = _bytes(folder)
             if dry_run or scratch.remove(folder):  # what another user has left there stays
                 tally.add("scratch", size)

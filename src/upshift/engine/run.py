@@ -14,7 +14,6 @@ import attrs
 from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.building import Building
-from upshift.engine.clock import Clock, SystemClock
 from upshift.engine.control import Command, Control, interrupts, leaving_at_sigterm, socket_path
 from upshift.engine.driver import Driver
 from upshift.engine.images import MadeImage, StepImages
@@ -24,6 +23,7 @@ from upshift.engine.offers import GrantPlan, grant_plans, short_of_processes
 from upshift.engine.prospects import Prospect, prospects, takes_no_steps
 from upshift.engine.recovery import Admission, Recovery, take_over
 from upshift.engine.reuse import Reuse
+from upshift.engine.schedule import Clock, SystemClock
 from upshift.engine.specs import Keeper, Shipped, Specs, ship
 from upshift.engine.targets import OpenBackend, OpenTarget
 from upshift.engine.walk import Walk

@@ -7,8 +7,8 @@ import sys
 from typing import Protocol, TextIO
 
 from upshift.report.progress import Progress
+from upshift.report.terminal.layout import shows
 from upshift.report.terminal.plain import PlainProgress
-from upshift.report.terminal.streams import shows
 
 _DRAWN = "│━✓✗▶·…↺■↷"
 

@@ -11,8 +11,8 @@ import attrs
 import pytest
 
 from settings_kit import with_settings
-from upshift.backends.arrays import Drafted, drafts, listed
 from upshift.backends.base import Job
+from upshift.backends.jobs import Drafted, drafts, listed
 from upshift.backends.scheduler import Launch, name_of
 from upshift.model.spec import Code, EntryPoint, Hardware, TaskId, TaskSpec
 from upshift.runtime.storage.records import ArrayList, pack_array

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from upshift.backends.docker.options import OPTIONS, read_options, refuse_missing_mounts
+from upshift.backends.docker.offers import OPTIONS, read_options, refuse_missing_mounts
 from upshift.errors import ConfigError, NotFound
 from upshift.model.configuration import Target, load_configuration
 

@@ -12,10 +12,9 @@ import attrs
 import pytest
 
 from upshift.backends.base import Ended, Event, Logged, LogGrew
+from upshift.backends.docker.container import OwnFolder
 from upshift.backends.docker.device_broker import DeviceBroker
-from upshift.backends.docker.folders import OwnFolder
-from upshift.backends.docker.launching import ContainerLaunch
-from upshift.backends.docker.reuse import Pool
+from upshift.backends.docker.launching import ContainerLaunch, Pool
 from upshift.backends.docker.watch import ContainerWatch
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine

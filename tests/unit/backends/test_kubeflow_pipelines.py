@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from upshift.authoring.loading import load_pipeline
 from upshift.backends.base import Ask, Offer
 from upshift.backends.kubeflow.backend import KubeflowBackend
+from upshift.backends.kubeflow.components import Pod
 from upshift.backends.kubeflow.pipeline import pipeline_of, refuse_inexpressible, text_of
-from upshift.backends.kubeflow.pods import Pod
 from upshift.backends.yaml_text import yaml_of
 from upshift.errors import ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target

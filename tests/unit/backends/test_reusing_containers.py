@@ -10,11 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
-import upshift.backends.docker.folders as folders
-from upshift.backends.docker.folders import OwnFolder
-from upshift.backends.docker.launching import ContainerLaunch, Key
-from upshift.backends.docker.options import read_options
-from upshift.backends.docker.reuse import Pool, key_of
+import upshift.backends.docker.container as folders
+from upshift.backends.docker.container import OwnFolder
+from upshift.backends.docker.launching import ContainerLaunch, Key, Pool, key_of
+from upshift.backends.docker.offers import read_options
 from upshift.config import DockerSettings
 from upshift.model.configuration import Target
 from upshift.model.settings.step import StepSettings

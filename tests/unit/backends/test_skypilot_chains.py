@@ -16,8 +16,7 @@ import yaml
 from buckets import KEYS, BucketHere
 from project import Project
 from stand_in_registry import StandInRegistry
-from upshift.backends.skypilot.pipeline import Link, pipeline_of
-from upshift.backends.skypilot.task import grants
+from upshift.backends.skypilot.task import Link, grants, pipeline_of
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.retry import Retry
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from skypilot_here import Sky, sky_stand_in
 from upshift.backends.base import Ask
 from upshift.backends.scheduler import Launch, NotNow
-from upshift.backends.skypilot.backend import SkyPilot, SkyPilotBackend
-from upshift.backends.skypilot.sdk import Sdk
+from upshift.backends.skypilot.backend import Sdk, SkyPilot, SkyPilotBackend
 from upshift.backends.skypilot.task import grants, task_of
 from upshift.errors import BackendError, ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target

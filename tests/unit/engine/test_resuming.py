@@ -16,7 +16,7 @@ from upshift.backends.base import Sink
 from upshift.backends.fake import Fail, FakeBackend, FakeCluster, Hang, Lose
 from upshift.config import Retry
 from upshift.engine import ownerless
-from upshift.engine.clock import SystemClock
+from upshift.engine.schedule import SystemClock
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node

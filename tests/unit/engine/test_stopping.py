@@ -19,9 +19,9 @@ from engine_kit import Bench, Killed, kill_when_idle, killed_run, never
 from upshift.backends import registry
 from upshift.backends.base import Ended
 from upshift.backends.fake import Fail, FakeCluster, Hang
-from upshift.engine.clock import SystemClock
 from upshift.engine.control import Command, Control, ask, socket_path
 from upshift.engine.ownerless import cancel
+from upshift.engine.schedule import SystemClock
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node

@@ -14,8 +14,7 @@ import attrs
 
 from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
 from upshift.authoring.options import StepOptions, checked_keywords, identifier
-from upshift.authoring.pending import options_to_come
-from upshift.authoring.steps import add_options
+from upshift.authoring.steps import add_options, options_to_come
 from upshift.errors import SettingsError, UsageError, suggestion, user_location
 from upshift.model.checks import bad_value, line, shown
 from upshift.model.settings.batch import BatchSettings

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upshift.authoring.parameters.fields import UNSET, Given, Unfit, dotted_names, settled
 from upshift.authoring.parameters.values import fit, hint_for
-from upshift.errors import UsageError, nearest, suggestion
-from upshift.model.checks import MOST_SHOWN, shown
+from upshift.errors import MissingExtra, UsageError, nearest, suggestion
+from upshift.model.checks import MOST_SHOWN, shown, small_text
 from upshift.model.spec.calls import parameter_hints
 
 if TYPE_CHECKING:
@@ -72,8 +75,6 @@ def parse_params(
 
 
 def _from_file(file: Path) -> dict[str, Given]:
-    from upshift.authoring.parameters.files import read_parameters  # few runs have a file
-
     given: dict[str, Given] = {}
     for name, value in read_parameters(file).items():
         _place(given, name, value).read = fit
@@ -158,3 +159,88 @@ def _meant(pipeline: Pipeline[Any, Any], given: Given) -> str | None:
 
 def _hints(pipeline: Pipeline[Any, Any]) -> Mapping[str, Any]:
     return parameter_hints(pipeline.callee.function)
+
+
+_FORMS = {".toml": "TOML", ".yaml": "YAML", ".yml": "YAML"}
+_YAML_SCALARS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    "null": (r"~|null|Null|NULL|", ("~", "n", "N", "")),
+}
+"""What is no text, by YAML 1.2: 1e-3 is a number, and ``no``, 12:30 and 2026-11-21 are texts."""
+
+
+def read_parameters(file: Path) -> Mapping[str, Any]:
+    """What a file says, by parameter.
+
+    Raises
+    ------
+    UsageError
+        It cannot be read, or is not of the form that its name says.
+    MissingExtra
+        It is YAML, and PyYAML is not installed.
+    """
+    form = _FORMS.get(file.suffix.lower(), "JSON")
+    read: Callable[[str], Any] = {"TOML": _toml, "YAML": _yaml}.get(form, json.loads)
+    try:
+        text = small_text(file)
+    except ValueError as error:
+        raise UsageError(
+            f"the parameter file {file} cannot be read", why=str(error), fix="Name a file that you can read."
+        ) from None
+    try:
+        data = read(text)
+    except (ValueError, RecursionError) as error:  # of JSON, TOML and YAML alike
+        raise UsageError(
+            f"the parameter file {file} is not {form}",
+            why="It is nested too deeply." if isinstance(error, RecursionError) else str(error),
+            fix="A name that ends in .toml is read as TOML, in .yaml or .yml as YAML, any other as JSON.",
+        ) from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UsageError(
+            f"the parameter file {file} holds no parameters by name, but a {type(data).__name__}",
+            fix="Write name: value for each." if form == "YAML" else 'Write {"name": value, …}.',
+        )
+    return {str(name): value for name, value in data.items()}
+
+
+def _toml(text: str) -> Any:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    return tomllib.loads(text)
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise MissingExtra(
+            "a parameter file in YAML needs PyYAML",
+            fix='Run: pip install "upshift[yaml]", or write the file in TOML or JSON.',
+        ) from None
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        yaml_implicit_resolvers: dict[str, Any] = {}
+
+    for kind, (pattern, first) in _YAML_SCALARS.items():
+        whole = re.compile(rf"(?:{pattern})\Z")
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", whole, [*first])
+    Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: _integer(node.value))
+    Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<\Z"), ["<"])
+    try:
+        return yaml.load(text, Loader)  # the safe one: it makes plain data only
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _integer(text: str) -> int:
+    return int(text, 0) if text[:2] in ("0o", "0x") else int(text)

@@ -27,22 +27,34 @@ from upshift.backends.base import (
     Waiting,
     secrets_of,
 )
-from upshift.backends.docker import folders
 from upshift.backends.docker.container import (
+    HOME,
+    INSIDE,
+    RUNTIME,
     Container,
+    OwnFolder,
     labels_of,
     name_for_several,
     name_of,
     run_arguments,
+    serving,
+    sweep,
     sweeping,
 )
 from upshift.backends.docker.device_broker import DeviceBroker, LentDevices
-from upshift.backends.docker.folders import OwnFolder
-from upshift.backends.docker.launching import ContainerLaunch, Key, order_for, order_in_turn
-from upshift.backends.docker.offers import HIDDEN, DeviceInjector, offer
-from upshift.backends.docker.options import read_options, refuse_missing_mounts
-from upshift.backends.docker.reuse import Pool, key_of
-from upshift.backends.docker.state import PATIENCE, exit_code, state_of, violent_end
+from upshift.backends.docker.launching import (
+    PATIENCE,
+    ContainerLaunch,
+    Key,
+    Pool,
+    exit_code,
+    key_of,
+    order_for,
+    order_in_turn,
+    state_of,
+    violent_end,
+)
+from upshift.backends.docker.offers import HIDDEN, DeviceInjector, offer, read_options, refuse_missing_mounts
 from upshift.backends.docker.watch import ContainerWatch
 from upshift.backends.local.offers import ThisMachine
 from upshift.errors import BackendError, ImageError, UpshiftError
@@ -294,7 +306,7 @@ class DockerBackend:
             name=name,
             image=spec.image,
             program=spec.interpreter or "python3",
-            arguments=(folders.RUNTIME, *(("--serve", *(m.target for m in mounts)) if several else task)),
+            arguments=(RUNTIME, *(("--serve", *(m.target for m in mounts)) if several else task)),
             labels=labels_of(spec, several=several),
             environment=self._environment(mine=mine, devices=bool(devices)),
             mounts=mounts,
@@ -319,11 +331,11 @@ class DockerBackend:
         return mounts
 
     def _environment(self, *, mine: bool, devices: bool) -> dict[str, str]:
-        variables = {"UPSHIFT_HOME": folders.INSIDE}
+        variables = {"UPSHIFT_HOME": INSIDE}
         if mine:  # who has no line in the image's passwd
             with contextlib.suppress(KeyError, OSError):
                 variables |= dict.fromkeys(("USER", "LOGNAME"), getpass.getuser())
-            variables["HOME"] = folders.HOME
+            variables["HOME"] = HOME
         if devices:
             from upshift.runtime.accelerators.files import LOCKS, lock_folder
 
@@ -385,7 +397,7 @@ class DockerBackend:
 
     def _container_of(self, handle: Handle) -> str | None:
         """The container that has the job: named after it, or one that serves several."""
-        for name in filter(None, (handle, folders.serving(handle))):
+        for name in filter(None, (handle, serving(handle))):
             state = state_of(self._engine, name)
             if state is None:
                 raise BackendError(
@@ -447,7 +459,7 @@ def _before(spec: TaskSpec) -> tuple[str, ...]:
     if spec.attempt == 1:
         return ()
     last = name_of(attrs.evolve(spec, attempt=spec.attempt - 1))
-    return tuple(filter(None, (last, folders.serving(last))))
+    return tuple(filter(None, (last, serving(last))))
 
 
 def _words(error: Exception) -> str:
@@ -476,4 +488,4 @@ def _refuse_other_machines(engine: str) -> None:
 def _tidy() -> None:
     """Remove what containers have left whose engine was killed."""
     with contextlib.suppress(OSError):
-        folders.sweep()
+        sweep()

@@ -1,4 +1,9 @@
-"""How a container is started, and the engine's commands that this process talks to."""
+"""How a container is started, what its engine knows of it, and which containers are used again.
+
+A task of a mapped step gets a container in which another task of its step has completed and left nothing
+behind, where there is one or soon will be, and a new one elsewhere. So there are about as many as tasks run
+at once. What could tell two tasks apart by it keeps a container of its own: see :func:`key_of`.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +12,97 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.backends.docker.folders import OwnFolder
-from upshift.backends.docker.state import PATIENCE
-from upshift.model.spec import TaskSpec
+from upshift.backends.docker.container import OwnFolder
+from upshift.backends.docker.offers import Options
+from upshift.errors import ImageError
+from upshift.images.containers.engine import PODMAN, ContainerEngine
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec import Hardware, TaskSpec, encode
 
 if TYPE_CHECKING:
     from upshift.backends.docker.device_broker import LentDevices
     from upshift.runtime.supervisor.devices.pool import Grant
+
+PATIENCE = 60.0
+"""Seconds for one command of the engine."""
+KILLED = 137
+"""128 + SIGKILL."""
+
+
+def state_of(engine: ContainerEngine, name: str) -> str | None:
+    """State of a container: ``"running"``; empty: there is none; None: the engine does not answer."""
+    try:
+        answer = engine.run(
+            ["container", "inspect", "--format", "{{.State.Status}}", name], timeout=PATIENCE, check=False
+        )
+    except ImageError:
+        return None
+    if answer.returncode == 0:
+        return answer.stdout.strip()
+    return "" if "no such container" in answer.stderr.lower() else None
+
+
+def ran_out_of_memory(engine: ContainerEngine, name: str, since: float) -> bool:
+    """Whether the kernel has killed in it for want of memory, since then (seconds since the epoch)."""
+    return bool(_events(engine, name, "oom", since))
+
+
+def exit_code(engine: ContainerEngine, name: str, since: float) -> int | None:
+    """What it ended with, since then; None: the engine does not know any more."""
+    for event in _events(engine, name, "died" if engine.name == PODMAN else "die", since):
+        attributes = event.get("Actor", {}).get("Attributes", {})
+        with contextlib.suppress(TypeError, ValueError):
+            return int(attributes.get("exitCode", event.get("ContainerExitCode")))
+    return None
+
+
+def violent_end(
+    engine: ContainerEngine, name: str, since: float, *, code: int | None, memory: int | None
+) -> tuple[str, str] | None:
+    """Why a container was killed that ended with this code, of so much memory; None: it was not."""
+    if ran_out_of_memory(engine, name, since):
+        limit = f" of {format_size(memory)}" if memory is not None else ""
+        return "out-of-memory", f"the container went beyond its memory{limit}, says {engine.title}"
+    if code == KILLED:
+        return (
+            "infrastructure",
+            f"the container was killed from outside (exit code {code}), says {engine.title}",
+        )
+    return None
+
+
+def complaint(said: Path | None) -> str:
+    """What a command of the engine has complained of, in this file; empty: nothing."""
+    if said is None:
+        return ""
+    try:
+        text = said.read_text(errors="replace")
+    except OSError:
+        return ""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See '")]
+    return "\n".join(lines[-8:])
+
+
+def _events(engine: ContainerEngine, name: str, kind: str, since: float) -> list[dict[str, Any]]:
+    """What the engine remembers of a container, though it is gone."""
+    window = ["--since", f"{since - 1:.0f}", "--until", f"{time.time() + 1:.0f}"]
+    filters = ["--filter", f"container={name}", "--filter", f"event={kind}"]
+    form = ["--stream=false", "--format", "json"] if engine.name == PODMAN else ["--format", "{{json .}}"]
+    with contextlib.suppress(ImageError, ValueError):
+        answer = engine.run(["events", *window, *filters, *form], timeout=PATIENCE, check=False)
+        return [json.loads(line) for line in answer.stdout.splitlines() if line.strip()]
+    return []
+
 
 Key = tuple[object, ...]
 """What makes two attempts alike for a container."""
@@ -129,3 +211,110 @@ def _let_go_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+SOON = 2.0
+"""Seconds that a task waits for a container in which another one has just completed."""
+
+
+def key_of(spec: TaskSpec, options: Options) -> Key | None:
+    """Which attempts may have the container of this one after it; None: it has one for itself.
+
+    A retry has, for what was there may have been the reason; several processes, devices, a user of the
+    image's own and arguments of the user's, which may do away with any bound, are not shared either.
+    """
+    granted, docker = spec.granted or Hardware(), spec.settings.docker
+    if docker is not None and docker.reuse_container is False:
+        return None
+    if spec.task.index is None or spec.attempt > 1 or spec.launch is not None or granted.gpus:
+        return None
+    if spec.user is not None or options.arguments:
+        return None
+    same = spec.task.run, spec.task.step, spec.store, spec.image, spec.interpreter, spec.runtime
+    return (*same, json.dumps(encode(granted), sort_keys=True))
+
+
+class Pool:
+    """The containers that have nothing to do now."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._free: list[ContainerLaunch] = []
+        self._soon: Counter[Key] = Counter()
+        self._waiting: Counter[Key] = Counter()
+        self._spoilt: set[Key] = set()
+        self._open = True
+
+    def reusable(self, key: Key | None) -> Key | None:
+        """The key, unless containers were not as before when an attempt with it had completed."""
+        with self._changed:
+            return None if key in self._spoilt else key
+
+    def expects(self, key: Key) -> bool:
+        """Whether it is worth while to :meth:`take`."""
+        with self._changed:
+            return any(launch.key == key for launch in self._free) or self._soon[key] > self._waiting[key]
+
+    def take(self, key: Key) -> ContainerLaunch | None:
+        """A container, waited for where one will be free soon; None: there is none."""
+        deadline = time.monotonic() + SOON
+        with self._changed:
+            self._waiting[key] += 1
+            try:
+                while self._open:
+                    for launch in self._free:
+                        if launch.key == key and not launch.gone:
+                            self._free.remove(launch)
+                            return launch
+                    left = deadline - time.monotonic()
+                    if not self._soon[key] or left <= 0:
+                        break
+                    self._changed.wait(left)
+            finally:
+                self._waiting[key] -= 1
+        return None
+
+    def expect(self, key: Key) -> None:
+        """A container is about to be free: :meth:`settle` follows."""
+        with self._changed:
+            self._soon[key] += 1
+
+    def settle(
+        self,
+        key: Key,
+        launch: ContainerLaunch | None,
+        *,
+        expected: bool,  # whether :meth:`expect` was called
+        spoilt: bool,  # whether what runs there leaves something behind
+    ) -> bool:
+        """A container is free, or not: False, and it has to go."""
+        gone = self._take_gone()
+        with self._changed:
+            self._soon[key] -= expected
+            if spoilt:
+                self._spoilt.add(key)
+            kept = launch is not None and self._open
+            if launch is not None and kept:
+                self._free.append(launch)
+            self._changed.notify_all()
+        for other in gone:
+            other.remove()
+        return kept
+
+    def close(self) -> None:
+        """Let all of them go, and wait until they are gone."""
+        with self._changed:
+            self._open = False
+            free, self._free = self._free, []
+            self._changed.notify_all()
+        for launch in free:
+            launch.dismiss()
+        for launch in free:
+            launch.remove()
+
+    def _take_gone(self) -> list[ContainerLaunch]:
+        """Take out the containers that have left by themselves, for want of orders."""
+        with self._changed:
+            gone = [launch for launch in self._free if launch.gone]
+            self._free = [launch for launch in self._free if launch not in gone]
+        return gone

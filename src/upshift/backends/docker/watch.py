@@ -10,7 +10,7 @@ Until it has its order the container does nothing, and without one it ends: an e
 it starts a container leaves nothing behind that would run a task twice. After that the container goes on
 whoever watches it. A later engine, or this one where the connection broke, reads ``logs`` instead.
 
-A container that serves several attempts (:mod:`.reuse`) is watched by one after the other: each reads its
+A container that serves several attempts (:class:`.Pool`) is watched by one after the other: each reads its
 output from its own order up to the word that nothing of the attempt is left.
 """
 
@@ -27,9 +27,17 @@ from typing import IO, Any
 import attrs
 
 from upshift.backends.base import Ended, Event, Logged, LogGrew, Noticed, Sink, Started, Waiting
-from upshift.backends.docker.launching import ContainerLaunch, talk
-from upshift.backends.docker.reuse import Pool
-from upshift.backends.docker.state import KILLED, PATIENCE, complaint, exit_code, state_of, violent_end
+from upshift.backends.docker.launching import (
+    KILLED,
+    PATIENCE,
+    ContainerLaunch,
+    Pool,
+    complaint,
+    exit_code,
+    state_of,
+    talk,
+    violent_end,
+)
 from upshift.errors import ImageError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, RAN_NOTHING, TAKEN, WITH_GRACE

@@ -12,15 +12,24 @@ Every pod is started alike, and told which node it is of and, inside loops, of w
 each other goes through the store. Between them Kubeflow carries what it has to know itself: the numbers of
 the items of a list, a boolean, the case of a switch.
 
-What it consists of is in :mod:`.components`, and the pod of a step in :mod:`.pods`.
+What it consists of is in :mod:`.components`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from upshift.backends.kubeflow.components import RUN, Channel, Condition, Dag, Pipeline, output_name, slug
-from upshift.backends.kubeflow.pods import Object, Pod
+from upshift.backends.kubeflow.components import (
+    RUN,
+    Channel,
+    Condition,
+    Dag,
+    Object,
+    Pipeline,
+    Pod,
+    output_name,
+    slug,
+)
 from upshift.backends.yaml_text import yaml_of
 from upshift.errors import RequestRefused
 from upshift.model.graph import (

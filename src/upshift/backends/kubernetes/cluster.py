@@ -19,11 +19,11 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Ask, Finding, Job, Offer
-from upshift.backends.kubernetes import kueue, rights, watching
+from upshift.backends.kubernetes import rights, watching
 from upshift.backends.kubernetes.api import Api, Exists, Forbidden, Missing
 from upshift.backends.kubernetes.manifest import MANAGED, Mount, Site, job_name, manifests, template_of
 from upshift.backends.kubernetes.nodes import Node, findings, offer, read_nodes
-from upshift.backends.kubernetes.reasons import Reasons
+from upshift.backends.kubernetes.reasons import Reasons, findings_of_queue
 from upshift.backends.kubernetes.states import Known, element_of, state_of, words_of
 from upshift.backends.scheduler import Full, Launch, NotNow, State
 from upshift.errors import BackendError, RequestRefused, UpshiftError
@@ -159,7 +159,7 @@ class Kubernetes:
             )
         else:
             yield from findings(nodes, settings)
-        yield from kueue.findings(self.api, namespace, settings.get("queue"))
+        yield from findings_of_queue(self.api, namespace, settings.get("queue"))
         if settings.get("jobset"):
             yield self._finding_of_jobset()
         self.offer(Ask(), settings)

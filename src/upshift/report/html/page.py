@@ -27,8 +27,8 @@ from upshift.errors import UsageError
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.telemetry import Card
 from upshift.report.human import clock
+from upshift.report.views.attempts import Evidence
 from upshift.report.views.charts import Chart
-from upshift.report.views.evidence import Evidence
 from upshift.report.views.run import RunView, run_view
 from upshift.runs.catalog.rows import UNFINISHED
 from upshift.runs.history.runs import Run

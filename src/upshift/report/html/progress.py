@@ -12,9 +12,8 @@ from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricValue
 from upshift.report.human import about, count, duration
 from upshift.report.progress import ImageChange, TaskChange
-from upshift.report.terminal.layout import Page
+from upshift.report.terminal.layout import Outlet, Page, cleaned, label
 from upshift.report.terminal.plain import Announcer
-from upshift.report.terminal.streams import Outlet, cleaned, label
 from upshift.report.terminal.tally import Clock, RunTally, StepTally, ending
 
 if TYPE_CHECKING:

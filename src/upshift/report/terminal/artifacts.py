@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from upshift.model.plain import short_type, words
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, count, moment
+from upshift.report.terminal.compare import sheet, title
 from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, labelled
-from upshift.report.terminal.sheets import sheet, title
 from upshift.report.views.comparing import Row, compare
 from upshift.runs.history.versions import ArtifactVersion
 from upshift.runtime.storage.metrics import value_text

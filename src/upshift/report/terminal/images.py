@@ -20,17 +20,19 @@ from upshift.report.human import DASH, ago, count, elapsed
 from upshift.report.progress import ImageChange
 from upshift.report.terminal.layout import (
     GAP,
+    Outlet,
     Page,
     cells,
+    cleaned,
     columns,
     cut,
     fit,
     heading,
     pad,
+    shows,
     wants_colour,
     wrap,
 )
-from upshift.report.terminal.streams import Outlet, cleaned, shows
 from upshift.report.terminal.tally import Clock, Pace, ending, image_of, making
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricValue
 from upshift.report.human import about, count, delay, duration, many, on_rank
 from upshift.report.progress import ImageChange, TaskChange
-from upshift.report.terminal.layout import Page
-from upshift.report.terminal.streams import Outlet, label
+from upshift.report.terminal.layout import Outlet, Page, label
 from upshift.report.terminal.tally import ENDED, Clock, Pace, RunTally, StepTally, ending, image_of, making
 from upshift.report.views.verdicts import Verdicts
 

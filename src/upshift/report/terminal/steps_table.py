@@ -16,6 +16,7 @@ import attrs
 
 from upshift.model.plain import words
 from upshift.report.human import DASH, TIMES, count, span
+from upshift.report.terminal.compare import sheet, title
 from upshift.report.terminal.layout import (
     GAP,
     STATUS_STYLES,
@@ -28,7 +29,6 @@ from upshift.report.terminal.layout import (
     pad,
     wrap,
 )
-from upshift.report.terminal.sheets import sheet, title
 from upshift.report.views.comparing import Row, compare, rows_of_tasks
 from upshift.report.views.groups import records_of, took
 from upshift.report.views.records import RECORDS, SHORT

@@ -26,6 +26,7 @@ from upshift.report.terminal.layout import (
     GAP,
     Page,
     cells,
+    cleaned,
     columns,
     cut,
     fit,
@@ -34,7 +35,6 @@ from upshift.report.terminal.layout import (
     wants_colour,
     wrap,
 )
-from upshift.report.terminal.streams import cleaned
 from upshift.report.views.running import DeviceNow, GpuNow, Now, Running
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.catalog.standing import INTERRUPTED

@@ -9,9 +9,8 @@ import attrs
 
 from upshift.model.plain import words
 from upshift.report.human import count
-from upshift.report.views.attempts import FailureView, LogView, failure_view, log_view, stacks_view
+from upshift.report.views.attempts import Evidence, FailureView, LogView, failure_view, log_view, stacks_view
 from upshift.report.views.comparing import differing_in, short_names
-from upshift.report.views.evidence import Evidence
 from upshift.report.views.groups import Group
 from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.runs import Run

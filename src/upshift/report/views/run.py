@@ -24,11 +24,10 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.telemetry import Card
 from upshift.report.human import TIMES, amount, duration, moment, of_tasks
-from upshift.report.views.attempts import Devices, devices_view
+from upshift.report.views.attempts import Devices, Evidence, devices_view
 from upshift.report.views.charts import Cell, Chart, Table
 from upshift.report.views.comparing import compare, rows_of_runs
 from upshift.report.views.curves import Metrics, metrics_of, metrics_of_runs
-from upshift.report.views.evidence import Evidence
 from upshift.report.views.failures import TaskFailure, failures
 from upshift.report.views.graph import Picture, picture
 from upshift.report.views.groups import Group, grouped, took

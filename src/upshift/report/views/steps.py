@@ -11,9 +11,8 @@ import attrs
 from upshift.model.plain import UNKNOWN
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, because, count, counted, duration, short_image, span
-from upshift.report.views.attempts import AttemptView, attempt_view
+from upshift.report.views.attempts import TAIL, AttemptView, Evidence, attempt_view
 from upshift.report.views.comparing import differing_in, plainly, short_names
-from upshift.report.views.evidence import TAIL, Evidence
 from upshift.report.views.groups import Group, Rows, records_of, since, took
 from upshift.report.views.records import RECORDS, SAME, SHORT
 from upshift.runs.history.attempts import Attempt
