@@ -22,13 +22,14 @@ def follow(
     on_line: Callable[[str], None],
     *,
     idle: Callable[[], None],
-    folder: Path,
+    folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
     stdout: bool = False,
+    stop: Callable[[subprocess.Popen[bytes]], None] = subprocess.Popen.kill,
 ) -> int:
-    """Run a program in a folder, hand over each line of its stderr, and return its exit status.
+    """Run a program, hand over each line of its stderr, and return its exit status.
 
-    With ``stdout`` its output is handed over as well. An exception in ``on_line`` or ``idle`` kills it.
+    With ``stdout`` its output is handed over as well. An exception in ``on_line`` or ``idle`` calls ``stop``.
     """
     with subprocess.Popen(
         command,
@@ -45,7 +46,7 @@ def follow(
                 on_line(line)
             return process.wait()
         except BaseException:
-            process.kill()
+            stop(process)
             raise
 
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +20,7 @@ import attrs
 
 from upshift.errors import ImageError, UsageError, suggestion
 from upshift.images.base import Parent
-from upshift.images.output import lines_of
+from upshift.images.output import follow
 from upshift.images.reference import DOCKER_HUB, Reference, whole_id
 
 DOCKER, PODMAN = "docker", "podman"
@@ -72,21 +72,12 @@ class ContainerEngine:
         input: str | None = None,
         timeout: float | None = None,
         check: bool = True,
-        environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run one command of the engine to its end, such as ``["image", "ls"]``.
 
-        Raises ImageError if it fails; without ``check``, its ``returncode`` tells. ``environment`` adds
-        variables.
+        Raises ImageError if it fails; without ``check``, its ``returncode`` tells.
         """
-        return _run(
-            (*self.command, *args),
-            name=self.name,
-            input=input,
-            timeout=timeout,
-            check=check,
-            more=environment,
-        )
+        return _run((*self.command, *args), self.name, input=input, timeout=timeout, check=check)
 
     def stream(
         self,
@@ -94,26 +85,30 @@ class ContainerEngine:
         on_line: Callable[[str], None],
         *,
         idle: Callable[[], None] = lambda: None,
-        input: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> tuple[int, tuple[str, ...]]:
         """Run one command, and hand over each line of its output; returns its status and last lines.
 
         ``idle`` is called now and then while no line comes. An exception in either ends the command. So does
-        the end of this process, for Docker where util-linux is installed.
+        the end of this process, for Docker where util-linux is installed. ``environment`` adds variables.
         """
-        lines: list[str] = []
-        with _started((*self.command, *args), self.name, input, environment) as process:
-            assert process.stdout is not None
-            try:
-                for line in lines_of(process.stdout, idle=idle):
-                    lines.append(line)
-                    del lines[:-_KEPT_LINES]
-                    on_line(lines[-1])
-            except BaseException:
-                _stop(process)
+        lines: deque[str] = deque(maxlen=_KEPT_LINES)
+
+        def take(line: str) -> None:
+            lines.append(line)
+            on_line(line)
+
+        command = (*self.command, *args)
+        if self.name == DOCKER and shutil.which(command[0]):
+            command = (*_ending_with_us(), *command)
+        more = {**os.environ, **(environment or {})}
+        try:
+            status = follow(command, take, idle=idle, environment=more, stdout=True, stop=_stop)
+        except OSError as error:
+            if error.filename != command[0]:
                 raise
-        return process.returncode, tuple(lines)
+            raise _cannot_start(command[0], error) from None
+        return status, tuple(lines)
 
     def inspect(self, reference: Reference | str) -> Parent | None:
         """What the engine says of an image; None: it does not have it."""
@@ -190,7 +185,7 @@ def full_disk(name: str, output: str) -> ImageError | None:
 
 
 def _open(name: str, command: str) -> ContainerEngine:
-    answer = _run((command, "version", "--format", "{{json .}}"), name=name, timeout=_PATIENCE, check=False)
+    answer = _run((command, "version", "--format", "{{json .}}"), name, timeout=_PATIENCE)
     try:
         said = json.loads(answer.stdout)
         client, server = said["Client"], said.get("Server")
@@ -220,7 +215,7 @@ def _has_buildkit(command: str, client: str, server: str) -> bool:
         return False
     if _numbers(client) < _SEPARATE_BUILDKIT:
         return True
-    return _run((command, "buildx", "version"), name=DOCKER, timeout=_PATIENCE, check=False).returncode == 0
+    return _run((command, "buildx", "version"), DOCKER, timeout=_PATIENCE).returncode == 0
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -235,12 +230,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _run(
     command: Sequence[str],
-    *,
     name: str,
+    *,
     input: str | None = None,
     timeout: float | None = None,
-    check: bool,
-    more: Mapping[str, str] | None = None,
+    check: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     try:
         answer = subprocess.run(
@@ -249,7 +243,6 @@ def _run(
             stdin=subprocess.DEVNULL if input is None else None,
             capture_output=True,
             timeout=timeout,
-            env={**os.environ, **(more or {})},
             text=True,
             encoding="utf-8",
             errors="replace",
@@ -310,28 +303,6 @@ def _platform(said: Mapping[str, Any]) -> str:
 
 
 # -- commands that take long ----------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _started(
-    command: Sequence[str], name: str, input: str | None, more: Mapping[str, str] | None
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose output is read line by line, and which ends with the block."""
-    with tempfile.TemporaryFile() as source:  # a file: nobody has to feed a pipe while another is read
-        source.write((input or "").encode())
-        source.seek(0)
-        try:
-            process = subprocess.Popen(
-                (*(_ending_with_us() if name == DOCKER and shutil.which(command[0]) else ()), *command),
-                stdin=source,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(more or {})},
-            )
-        except OSError as error:
-            raise _cannot_start(command[0], error) from None
-    with process:
-        yield process
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
