@@ -1,7 +1,7 @@
-"""What can be said of an image before it is built: :func:`check`.
+"""The checks of an image before it is built: :func:`check`.
 
-Nothing is asked here: what the image has was read, and what its requirements bring was resolved. Facts that
-are in neither are in dated tables; where such a table is old, it does not refuse any more.
+They ask nobody: the contents of the image were read, and its requirements resolved. Other facts come from
+dated tables; the findings of a table that is too old are only warnings.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check(
     *,
     today: date | None = None,
 ) -> tuple[Finding, ...]:
-    """What speaks against an image, or should be known of it, errors first."""
+    """The findings on an image, errors first."""
     if parent is None and ingredients.recipe.parent is not None:
         image = known_image(ingredients.recipe.parent)
         contents = image.contents if image else Contents(complete=False)
@@ -134,7 +134,7 @@ def nothing_keeps(finding: Finding, name: str, have: str) -> Finding:
 
 
 def _aged(finding: Finding, today: date) -> Finding:
-    """A finding of a table that nobody has read for long only warns."""
+    """A finding from an old table is only a warning."""
     read = _READ.search(finding.source or "")
     if finding.severity != ERROR or read is None:
         return finding
@@ -146,7 +146,7 @@ def _aged(finding: Finding, today: date) -> Finding:
 
 
 def accepted(finding: Finding, ingredients: Ingredients) -> Finding:
-    """A finding that the user overrules."""
+    """A finding, as a warning where the user overrules it."""
     if finding.severity != ERROR or finding.name is None or finding.name not in ingredients.accept:
         return finding
     who = ingredients.origins.get("accept", "DockerSettings(accept=…)")
@@ -282,7 +282,7 @@ def _launchers(name: str, after: Contents, needs: Needs) -> Iterator[Finding]:
 
 
 def _imports(after: Contents, needs: Needs) -> Iterator[Finding]:
-    """What the code imports here and will not find there, or finds in another version."""
+    """Packages that the code imports here and that are missing or have another version in the image."""
     have = after.packages or {}
     missing = sorted(set(needs.imports) - set(have) - _TOOLS)
     if missing and after.packages is not None and after.complete:
@@ -335,7 +335,7 @@ def _login(ingredients: Ingredients, parent: Parent | None) -> Iterator[Finding]
 
 
 def without_access(user: str | None, store: str) -> Finding | None:
-    """What speaks against a user, where the engine has the same numbers of users as this machine."""
+    """A warning where the image's user cannot write the store, for engines without numbers of their own."""
     match = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", user or "")
     if match is None or match[1] == "0" or "://" in store:
         return None

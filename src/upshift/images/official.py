@@ -1,4 +1,4 @@
-"""What others publish, in dated tables: PyTorch's images, which findings recommend, and Debian's packages."""
+"""Dated tables of what others publish: PyTorch's images, which findings recommend, and Debian's packages."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def fits(
     python: str | None = None,
     machine: str = "x86_64",
 ) -> bool:
-    """Whether an image runs with a driver, on devices, and for a Python; what is unknown excludes nothing."""
+    """Whether an image runs with a driver, on devices, and for a Python, as far as that is known."""
     if python is not None and python != image.python:
         return False
     if driver is not None and compatibility.driver_runs(image.cuda, driver, None) is False:
@@ -133,7 +133,7 @@ def nearest(
     cuda: str | None = None,
     platform: str = "linux/amd64",
 ) -> Official | None:
-    """The official image that fits, and is least unlike what was asked for; None: none is known."""
+    """The official image that fits and is closest to what was asked for; None: none is known."""
     if platform.split("/")[:2] != ["linux", "amd64"]:
         return None
     capabilities = tuple(architectures)

@@ -11,16 +11,16 @@ so that comments, layout and docstrings do not matter:
 * what importing does beyond binding names (``effects``): the modules that this code is in, and those that
   the process began with, such as the file that was run, with all that they import;
 * where code is reached in a way that cannot be told before it runs (``outside``), the whole project and
-  the versions of all that is installed. What cannot be compared at all is never the same.
+  the versions of all that is installed. What cannot be compared at all never counts as equal.
 
-If in doubt, more counts. docs/how-to/caching.md says what is not seen. From bottom to top::
+If in doubt, more is included. docs/how-to/caching.md says what is not seen. From bottom to top::
 
-    facts · parsing · references · statements · normalize    what the text of one file says
-    sources · installed · kept_facts                         files, modules, distributions
-    values · digests                                         digests of live values
-    live · loaded                                            names and sources of live objects
     pieces                                                   what a piece of code adds and reaches
-    names · objects · modules · outside                      make pieces
+    facts · references · statements · normalize · parsing    what the text of one file says
+    sources · installed                                      files, modules, distributions
+    values · live                                            digests, names and sources of live objects
+    outside                                                  calls that reach more than their source names
+    names · objects                                          from names and objects to pieces
     reached                                                  all that is reached
     effects                                                  what importing and composing do
     analysis                                                 fingerprints

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -206,21 +207,13 @@ class Builder:
                 return attrs.evolve(found.image, interpreter=contents.interpreter)
             with build_folder() as folder, BuildThreads() as threads:
                 tell = threads.watched(tell)
-                delivery: Delivery
-                if self.destination.engine is not None:
-                    below = self._below_in_engine(self.destination.engine, ingredients, parent, tell)
-                    repository = ingredients.repository or DEFAULT_REPOSITORY
-                    delivery = ToEngine(self.destination.engine, below, repository, folder, tell)
-                else:
-                    assert self._registries is not None
-                    where = repository_in(self.destination.registry, ingredients.repository)
-                    below = self._below_in_registry(where, ingredients, parent, tell)
-                    to_registry = ToRegistry(self._registries, where, threads, folder, tell)
-                    to_registry.bring(below)
-                    delivery = to_registry
+                delivery = self._delivery(ingredients, parent, folder, threads, tell)
+                below = delivery.parent
                 if ingredients.recipe.dockerfile is not None and not contents.python:
                     contents = self._contents_of(ingredients, below)
-                layer_builder, layers, layout = None, [], None
+                labels, layers, layer_builder, path = {RECIPE_LABEL: recipe}, [], None, None
+                if self.destination.engine is not None:  # in a registry all bytes are the same for everyone
+                    labels |= {HOME_LABEL: this_home(), PROJECT_LABEL: ingredients.project}
                 if lock is not None:
                     layout = ImageLayout.of(contents, below.environment.get("PATH", ""))
                     layer_builder = LayerBuilder(
@@ -236,21 +229,37 @@ class Builder:
                         compile_here=self.destination.engine is None,
                     )
                     layers = layer_builder.layers()
-                labels = {RECIPE_LABEL: recipe}
-                labels |= {LOCK_LABEL: lock.text} if lock is not None else {}
-                if self.destination.engine is not None:  # in a registry all bytes are the same for everyone
-                    labels |= {HOME_LABEL: this_home(), PROJECT_LABEL: ingredients.project}
+                    labels[LOCK_LABEL], path = lock.text, layout.scripts
                 additions = Additions(
                     labels=labels,
                     environment=ingredients.recipe.environment,
-                    path=layout.scripts if layout is not None else None,
+                    path=path,
                     user=ingredients.recipe.user,
                 )
                 names = _tags(ingredients, recipe)
-                reference = delivery.finish(below, layers, additions, names)
+                reference = delivery.finish(layers, additions, names)
                 if layer_builder is not None:
                     layer_builder.remember()
         return _image(reference, recipe, ingredients, contents, f"{delivery.repository}:{names[-1]}")
+
+    def _delivery(
+        self, ingredients: Ingredients, parent: Parent | None, folder: Path, threads: BuildThreads, tell: Tell
+    ) -> Delivery:
+        """Where the image goes, with the image that lies below its layers there."""
+        engine = self.destination.engine
+        if engine is not None:
+            if ingredients.recipe.needs_engine:
+                below = build_base(engine, ingredients, parent, tell=tell)
+            else:
+                assert parent is not None
+                below = _in_engine(engine, parent, tell)
+            return ToEngine(engine, below, ingredients.repository or DEFAULT_REPOSITORY, folder, tell)
+        assert self._registries is not None
+        where = repository_in(self.destination.registry, ingredients.repository)
+        below = self._below_in_registry(where, ingredients, parent, tell)
+        delivery = ToRegistry(self._registries, below, where, threads, folder, tell)
+        delivery.bring_parent()
+        return delivery
 
     def _is_the_parent(self, ingredients: Ingredients, parent: Parent | None) -> bool:
         """Whether the parent is the image, and where it can be taken from."""
@@ -268,19 +277,10 @@ class Builder:
 
         return compile_in
 
-    def _below_in_engine(
-        self, engine: ContainerEngine, ingredients: Ingredients, parent: Parent | None, tell: Tell
-    ) -> Parent:
-        """The image below the layers of packages, as this engine has it."""
-        if ingredients.recipe.needs_engine:
-            return build_base(engine, ingredients, parent, tell=tell)
-        assert parent is not None
-        return _in_engine(engine, parent, tell)
-
     def _below_in_registry(
         self, where: Reference, ingredients: Ingredients, parent: Parent | None, tell: Tell
     ) -> Parent:
-        """The same as a registry has it; an image that only an engine has is pushed there."""
+        """The image below, as a registry has it; one that only an engine has is pushed there."""
         if not ingredients.recipe.needs_engine and parent is not None and not parent.in_engine:
             return parent
         assert self.engine is not None and self._registries is not None

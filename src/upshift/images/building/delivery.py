@@ -185,6 +185,10 @@ class Delivery(Protocol):
         """What the image is called before its tag."""
 
     @property
+    def parent(self) -> Parent:
+        """The image that the layers are laid on."""
+
+    @property
     def place(self) -> str:
         """The name of the destination in the records of layers."""
 
@@ -201,9 +205,7 @@ class Delivery(Protocol):
     def take(self, layer: Layer, file: Path, what: str) -> None:
         """Take a new layer, and ownership of its file."""
 
-    def finish(
-        self, parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]
-    ) -> str:
+    def finish(self, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]) -> str:
         """Compose the image, tag it, and return the reference for backends."""
 
 
@@ -259,6 +261,7 @@ class ToRegistry:
     """
 
     _registries: Registries
+    parent: Parent
     _repository: Reference
     _threads: BuildThreads
     _folder: Path
@@ -275,14 +278,14 @@ class ToRegistry:
         """The name of the destination in the records of layers."""
         return self._repository.name
 
-    def bring(self, parent: Parent) -> None:
+    def bring_parent(self) -> None:
         """Begin to copy the parent's layers into the repository."""
-        layers = (parent.manifest or {}).get("layers")
+        layers = (self.parent.manifest or {}).get("layers")
         seen = set()
         for layer in layers if isinstance(layers, list) else []:
             if layer["digest"] not in seen and not layer.get("urls"):  # those are where the URLs say
                 seen.add(layer["digest"])
-                self._threads.start(self._bring, parent, layer["digest"], layer["size"])
+                self._threads.start(self._bring, layer["digest"], layer["size"])
 
     def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
         """Those that the repository has, or can mount from another one of its registry."""
@@ -296,11 +299,9 @@ class ToRegistry:
         """Begin to push a layer."""
         self._threads.start(self._push, layer, file, what)
 
-    def finish(
-        self, parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]
-    ) -> str:
+    def finish(self, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]) -> str:
         """Push the configuration, wait for all layers, and name the image."""
-        composed = compose(parent, layers, additions)
+        composed = compose(self.parent, layers, additions)
         self._registries.upload_blob(self._repository, composed.config, composed.config_digest)
         self._threads.settle()
         for tag in names:
@@ -324,15 +325,16 @@ class ToRegistry:
             self._registries.upload_blob(self._repository, file, layer.digest, tell=self._tell, text=text)
         file.unlink()
 
-    def _bring(self, parent: Parent, digest: str, size: int) -> None:
+    def _bring(self, digest: str, size: int) -> None:
         """Copy a layer of the parent, through a temporary file."""
-        if self._has(digest, [parent.reference.name]):
+        parent = self.parent.reference
+        if self._has(digest, [parent.name]):
             return
-        text = f"a layer of {parent.reference}, {format_size(size)}"
+        text = f"a layer of {parent}, {format_size(size)}"
         file = self._folder / digest.partition(":")[2]
         with open(file, "xb") as opened:
             done = 0
-            for block in self._registries.blob(parent.reference, digest):
+            for block in self._registries.blob(parent, digest):
                 opened.write(block)
                 done += len(block)
                 self._tell(Progress(stage="pull", text=text, done=done, total=size))
@@ -345,7 +347,7 @@ class ToEngine:
     """Loads layers into a container engine, on top of a parent that it has."""
 
     _engine: ContainerEngine
-    _parent: Parent
+    parent: Parent
     repository: str
     _folder: Path
     _tell: Tell
@@ -361,7 +363,7 @@ class ToEngine:
         """The first of them, as far as the engine has an image with just these on the same parent."""
         if not known:  # to look into each image takes an engine long
             return []
-        below = _layers_in(self._parent.config)
+        below = _layers_in(self.parent.config)
         chains = [chain[len(below) :] for chain in self._chains() if chain[: len(below)] == below]
         there: list[KnownLayer] = []
         for one in known:
@@ -379,14 +381,12 @@ class ToEngine:
         """Keep a layer until the image is loaded."""
         self._files[layer.diff_id] = file
 
-    def finish(
-        self, parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]
-    ) -> str:
+    def finish(self, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]) -> str:
         """Load the image, and name it."""
-        composed = compose_in_engine(parent, layers, additions)
+        composed = compose_in_engine(self.parent, layers, additions)
         named = [f"{self.repository}:{tag}" for tag in names]
         image = ImageToLoad(
-            parent=parent.pinned,
+            parent=self.parent.pinned,
             manifest=composed.manifest,
             config=composed.config,
             config_digest=composed.config_digest,

@@ -1,7 +1,7 @@
-"""A Dockerfile of the user's: what it builds on, and the files that it copies, each with its digest.
+"""A user's Dockerfile: the image that it builds on, and the files that it copies, each with its digest.
 
-Only what the Dockerfile names is in the recipe, so that an edit elsewhere in the folder builds nothing.
-``.dockerignore`` counts as Docker reads it: patterns start at the top, and the last one that fits decides.
+Only files that the Dockerfile copies are in the recipe, so that other edits in the folder cause no rebuild.
+``.dockerignore`` is read as Docker does: patterns start at the top, and the last match decides.
 
 Sources (November 2026): https://docs.docker.com/reference/dockerfile/,
 https://docs.docker.com/build/concepts/context/#dockerignore-files, and ``patternmatcher`` of moby.
@@ -57,7 +57,7 @@ class Instruction:
 
     @property
     def copied(self) -> tuple[str, ...] | None:
-        """What it takes from the context; None: that depends on variables, so it may be anything."""
+        """The paths that it takes from the context; None: they depend on variables."""
         if self.name in ("COPY", "ADD"):
             sources = self._sources()
         elif self.name == "RUN":
@@ -135,17 +135,17 @@ def _arguments(one: Instruction) -> dict[str, str]:
 
 
 def is_predefined(argument: str) -> bool:
-    """Whether engines know a build argument that no Dockerfile declares: those of proxies, and their own."""
+    """Whether engines accept a build argument that no Dockerfile declares: proxies, and their own."""
     return argument.upper() in _PROXIES or argument.startswith("BUILDKIT_") or argument == "SOURCE_DATE_EPOCH"
 
 
 @attrs.frozen
 class Base:
-    """What the last stage of a Dockerfile builds on."""
+    """The image that the last stage of a Dockerfile builds on."""
 
-    # As Docker names images; None: none (`scratch`), or one that cannot be told from here
+    # As Docker names images; None: none (`scratch`), or it is known only while building
     image: str | None = None
-    unknown: str | None = None  # what its FROM says, where that cannot be told from here
+    unknown: str | None = None  # what its FROM says, where that is known only while building
 
 
 def base_of(text: str, build_args: Mapping[str, str], platform: str) -> Base:
@@ -171,7 +171,7 @@ def base_of(text: str, build_args: Mapping[str, str], platform: str) -> Base:
 
 
 def _replaced(text: str, known: Mapping[str, str]) -> str | None:
-    """With values in place of variables; None: one has none."""
+    """A text with values in place of variables; None: one has no value."""
     missing = False
 
     def value(match: re.Match[str]) -> str:
@@ -280,7 +280,7 @@ class _Scan:
         }
 
     def _linked(self, path: str, where: str) -> None:
-        """A source behind a link: Docker follows it, so that anything below the root may be meant."""
+        """A source behind a link, which Docker follows: all files below the root are taken."""
         target = Path(os.path.realpath(self._root / path))
         if not target.is_relative_to(self._root):
             raise _leads_out(path, str(target), where)
@@ -376,14 +376,14 @@ def _unreadable(path: str, error: OSError, where: str) -> SettingsError:
 
 
 class DockerIgnore:
-    """The patterns of one file."""
+    """The patterns of one ``.dockerignore``."""
 
     def __init__(self, text: str) -> None:
         self._patterns = list(_patterns(text))
 
     @property
     def brings_back(self) -> bool:
-        """Whether something is brought back, so that folders that are left out must be looked into."""
+        """Whether a pattern brings files back, so that ignored folders have to be searched, too."""
         return any(negated for negated, _ in self._patterns)
 
     def ignores(self, path: str) -> bool:
@@ -391,7 +391,7 @@ class DockerIgnore:
         return self._says(path) is True
 
     def names(self, path: str) -> bool:
-        """Whether a pattern with ``!`` has the last word on it."""
+        """Whether the last pattern that matches begins with ``!``."""
         return self._says(path) is False
 
     def _says(self, path: str) -> bool | None:
@@ -419,7 +419,7 @@ def _patterns(text: str) -> Iterator[tuple[bool, re.Pattern[str]]]:
 
 
 def glob(pattern: str) -> re.Pattern[str]:
-    """A pattern of Docker's (Go's ``filepath.Match``, and ``**``) for a whole path; nonsense fits nothing."""
+    """A pattern of Docker (as ``filepath.Match`` of Go, and ``**``) for paths; invalid ones match nothing."""
     regex, at = "", 0
     while at < len(pattern):
         char = pattern[at]

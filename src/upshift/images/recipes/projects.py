@@ -1,4 +1,4 @@
-"""What a project says that it needs: ``pyproject.toml``, the locks of uv, Poetry and PEP 751; and what is
+"""Requirements of a project, from ``pyproject.toml`` or a lock of uv, Poetry or PEP 751, or from what is
 installed here.
 
 Sources: PEP 621, PEP 751, https://docs.astral.sh/uv/concepts/projects/sync/,
@@ -83,7 +83,7 @@ def _well_formed(
     path: Path,
     where: str,
 ) -> list[RequirementLine]:
-    """The lines that a file gives, whose tables and values may be anything."""
+    """The lines of a file; raises SettingsError where its tables and values are not as they should be."""
     try:
         found = list(lines(data, path, where))
         for line in found:
@@ -146,7 +146,7 @@ def _of_pyproject(data: Mapping[str, Any], extras: str, path: Path, where: str) 
 def _asked(
     project: Mapping[str, Any], extras: Iterable[str], path: Path, where: str
 ) -> Iterator[Requirement]:
-    """What a project needs, with extras. One that names the project itself means its own extras, no index."""
+    """What a project needs, with extras. A requirement of the project itself means its own extras."""
     tables = project.get("optional-dependencies", {})
     known = {normalized(name): _texts(found) for name, found in tables.items()}
     itself, module = normalized(_text(project.get("name", ""))), packaging_of("markers")
@@ -179,7 +179,7 @@ def _asked(
 
 
 def _exported(path: Path, where: str) -> str:
-    """What a lock of uv says, in the form of PEP 751; nothing is resolved, and no network asked."""
+    """A lock of uv in the form of PEP 751; nothing is resolved, without network."""
     uv = find_uv(f"{path.name} cannot be read")
     command = [uv, "export", "--frozen", "--offline", "--no-default-groups", "--no-emit-project"]
     command += [
@@ -220,7 +220,7 @@ def _of_pylock(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Requ
 
 
 def _for_the_default(marker: str, groups: Collection[str]) -> str:
-    """A marker of a lock without what only locks know: no extras, and the groups that count by default."""
+    """A marker of a lock without extras and groups, which only locks know: as for the default groups."""
 
     def told(found: re.Match[str]) -> str:
         chosen = found[4] == "dependency_groups" and normalized(found[2]) in map(normalized, groups)
@@ -371,7 +371,7 @@ def _parsed(text: str, path: Path, where: str) -> dict[str, Any]:
 
 
 def installed_here(project: Path) -> Found:
-    """The packages of this process, each in its version; what cannot be had elsewhere is in the notes."""
+    """The packages of this process with their versions; notes name those that the image cannot get."""
     lines: list[RequirementLine] = []
     notes: list[str] = []
     for name, found in sorted(_installed().items()):

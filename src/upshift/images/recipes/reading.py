@@ -1,4 +1,4 @@
-"""Files that settings name, and the lines of requirements files, as pip and uv read them.
+"""Reading the files that settings name, and the lines of requirements files as pip and uv read them.
 
 Source: https://pip.pypa.io/en/stable/reference/requirements-file-format/ (November 2026).
 """
@@ -141,16 +141,16 @@ def option_in(text: str) -> tuple[str, str | None] | None:
 
 
 def hashes_split(text: str) -> tuple[str, str]:
-    """A requirement, and the options of its own behind it: ``--hash=sha256:…``."""
+    """A requirement, and its own options behind it: ``--hash=sha256:…``."""
     requirement, space, options = text.partition(" --")
     return requirement.strip(), f"--{' '.join(options.split())}" if space else ""
 
 
 def name_in(address: str) -> str:
-    """The name of the package behind an address or a file name, as far as that says it.
+    """The name of the package at an address or in a file name, as far as it can be told.
 
-    Of a wheel or an archive of sources it is what its name begins with, of a repository (also one that is
-    packed by its server, ``…/upshift/archive/main.zip``) the name of that.
+    A wheel or source archive begins with it. A repository has its name, also where its server packs it:
+    ``…/upshift/archive/main.zip``.
     """
     path = unquote(urlsplit(address).path)
     if "+" in address.partition("://")[0]:
@@ -164,12 +164,12 @@ def name_in(address: str) -> str:
 
 
 def variables_in(lines: Iterable[str]) -> tuple[str, ...]:
-    """The variables that lines refer to, ``${TOKEN}``; installers put in the values when they read them."""
+    """The variables that lines refer to, ``${TOKEN}``; installers insert their values."""
     return tuple(dict.fromkeys(name for line in lines for name in _VARIABLE.findall(line)))
 
 
 def no_requirement(line: RequirementLine) -> SettingsError:
-    """The error for a line that is none, with the reason; one that holds a secret is not shown."""
+    """The error for a line that is no requirement, with the reason; a line with a secret is not shown."""
     kind = secret_in(line.text)
     if kind is not None:
         return SettingsError(
@@ -201,7 +201,7 @@ def normalized(name: str) -> str:
 
 
 def parsed(text: str) -> Requirement | None:
-    """A requirement of PEP 508; None: it is none."""
+    """A requirement of PEP 508; None: the text is none."""
     module = packaging_of("requirements")
     try:
         return module.Requirement(text)  # type: ignore[no-any-return]
@@ -210,9 +210,9 @@ def parsed(text: str) -> Requirement | None:
 
 
 def applies(requirement: Requirement, environment: Mapping[str, str] | None = None) -> bool:
-    """Whether a requirement counts, by its marker, where ``environment`` differs from this process.
+    """Whether the marker of a requirement holds; ``environment`` overrides values of this process.
 
-    One that is invalid is left to the installer.
+    An invalid marker is left to the installer.
     """
     module = packaging_of("markers")
     try:

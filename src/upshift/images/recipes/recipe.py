@@ -1,4 +1,4 @@
-"""What an image is made from: the settings, with everything that they name read and checked."""
+"""The recipe of an image: the settings, with everything that they name read and checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_PARENT = f"python:{sys.version_info.major}.{sys.version_info.minor}-slim
 def make_ingredients(
     settings: DockerSettings | None, *, project: Path, platform: str, origins: Mapping[str, str] = {}
 ) -> Ingredients:
-    """Read all that the settings name. Nothing is downloaded or resolved."""
+    """Read everything that the settings name. Nothing is downloaded or resolved."""
     said = settings or DockerSettings()
     _refuse_what_lacks_its_other_half(said, origins)
     requirements = requirements_of(said, project=project, origins=origins)
@@ -93,7 +93,7 @@ def make_ingredients(
 def requirements_of(
     settings: DockerSettings, *, project: Path, origins: Mapping[str, str] = {}
 ) -> Requirements:
-    """What the settings install: ``requirements`` first, whose packages go before those of other sources."""
+    """The requirements of the settings; packages in ``requirements`` take precedence over other sources."""
     if not (settings.requirements or settings.pyproject_path or settings.replicate_local_python_environment):
         return Requirements()
     reader = RequirementsReader(project)
@@ -143,7 +143,7 @@ def _refuse_what_lacks_its_other_half(said: DockerSettings, origins: Mapping[str
 def _refuse_undeclared(
     build_args: Mapping[str, str], dockerfile: str, name: str, origins: Mapping[str, str]
 ) -> None:
-    """An engine would only warn of an argument that nothing takes."""
+    """Raise where a build argument is not declared, of which an engine would only warn."""
     if not build_args:
         return
     from upshift.images.recipes.dockerfiles import declared_arguments, is_predefined
@@ -188,11 +188,11 @@ def _place(origins: Mapping[str, str], field: str) -> str:
     return origins.get(field) or f"{field} of DockerSettings"
 
 
-# -- what of it this process has --------------------------------------------------------------------
+# -- compared with this process ----------------------------------------------------------------------
 
 
 def image_asked(settings: DockerSettings, *, adding: bool) -> str | None:
-    """The image that settings ask for, in words; None: an environment without it does as well."""
+    """The image that settings ask for, in words; None: the settings need no image."""
     if settings.parent_image:
         return f"image {settings.parent_image}"
     if settings.dockerfile:
@@ -202,7 +202,7 @@ def image_asked(settings: DockerSettings, *, adding: bool) -> str | None:
 
 
 def lacking(settings: DockerSettings, *, project: Path) -> tuple[str, ...]:
-    """What the settings of an image promise and this environment does not have, one thing each."""
+    """What the settings of an image provide and this environment lacks."""
     return (
         *_lacking_packages(settings, project),
         *(f"Debian package {name}" for name in _lacking_debian(settings.apt_packages or ())),

@@ -1,4 +1,4 @@
-"""What is to be installed: lists and files, flattened to the lines of one requirements file."""
+"""Requirements from lists and files, flattened to the lines of one requirements file."""
 
 from __future__ import annotations
 
@@ -65,9 +65,7 @@ class Requirements:
 
 
 class RequirementsReader:
-    """Reads requirements, one source after the other; paths start from the project, whose code travels by
-    itself.
-    """
+    """Reads requirements from several sources; paths start from the project."""
 
     def __init__(self, project: Path) -> None:
         self.lines: dict[str, None] = {}
@@ -106,7 +104,7 @@ class RequirementsReader:
         self._reading.pop()
 
     def pins(self, found: Found, folder: Path) -> None:
-        """What a project or an environment needs; what is named already goes before it."""
+        """What a project or an environment needs; packages that are named already take precedence."""
         lines, notes = found
         for note in notes:
             self.note(note)
@@ -117,7 +115,7 @@ class RequirementsReader:
                 self._line(line, folder)
 
     def note(self, text: str) -> None:
-        """Something that the user should know."""
+        """Add a line for the user."""
         self.notes[text] = None
 
     def _line(self, line: RequirementLine, folder: Path) -> None:
