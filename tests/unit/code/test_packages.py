@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from upshift.code import packages, project_files
+from upshift.code import packages
 from upshift.code.packages import Package, PackagePart, make_package, preview_package
 from upshift.errors import BlobMissing, StoreError, StoreUnavailable, UsageError
 from upshift.model.settings.secrets import is_secret_file
@@ -315,7 +315,7 @@ def test_above_the_limit_the_largest_files_and_the_remedy_are_named(project: Pat
 def test_a_huge_folder_is_refused_before_it_is_walked_through(
     project: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(project_files, "FILES_AT_MOST", 50)
+    monkeypatch.setattr(packages, "FILES_AT_MOST", 50)
     fill(project, *(f"images/{number}.png" for number in range(60)))
     with pytest.raises(UsageError) as refused:
         make_package(project, store)
@@ -331,7 +331,7 @@ def test_a_huge_folder_is_refused_before_it_is_walked_through(
 def test_a_file_that_cannot_be_read_is_named(
     project: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Slow(project_files.Scan):
+    class Slow(packages.Scan):
         def __init__(self, project: Path, exclude: Iterable[Path]) -> None:
             super().__init__(project, exclude)
             (project / "train.py").unlink()
@@ -350,7 +350,7 @@ class Counted:
         self.times = 0
         real = packages.Scan
 
-        def scan(*arguments: object) -> project_files.Scan:
+        def scan(*arguments: object) -> packages.Scan:
             self.times += 1
             return real(*arguments)  # type: ignore[arg-type]
 

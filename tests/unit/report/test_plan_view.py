@@ -8,8 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from upshift.code.packages import PackagePart
-from upshift.code.project_files import LeftOut
+from upshift.code.packages import LeftOut, PackagePart
 from upshift.images.base import ERROR, WARNING, Contents, Finding, Ingredients, Recipe
 from upshift.images.building.builder import Destination
 from upshift.images.preparing import Prepared

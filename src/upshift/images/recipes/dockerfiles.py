@@ -20,7 +20,7 @@ from pathlib import Path
 
 import attrs
 
-from upshift.code.project_files import NEVER
+from upshift.code.packages import NEVER
 from upshift.errors import SettingsError, location
 from upshift.images.recipes.reading import digest_of, read_text
 from upshift.model.settings.secrets import is_secret_file

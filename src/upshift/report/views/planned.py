@@ -16,8 +16,7 @@ from upshift.model.spec.launch import Launch
 from upshift.runs.history.values import params_as_json
 
 if TYPE_CHECKING:
-    from upshift.code.packages import PackagePart
-    from upshift.code.project_files import LeftOut
+    from upshift.code.packages import LeftOut, PackagePart
     from upshift.images.preparing import Prepared
 
 
