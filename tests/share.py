@@ -1,8 +1,8 @@
 """One of several pytest sessions that share the tests; ``side_by_side.py`` starts it and hears of each test.
 
 Every session collects all tests. One that is free takes the next module, so that what a module sets up is set
-up once. What takes long to set up for a session, such as an image in an engine, is set up in one of them: it
-takes all modules of that folder (:func:`share_of`).
+up once. Modules about one cluster go together, and a suite that runs over all backends is taken apart by them
+(:func:`share_of`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
-WHOLE = "engines"
-"""The folder whose modules one session takes, but for those of clusters."""
 CLUSTERS = ("slurm", "ray", "skypilot")
+"""Of which there is one: one session takes all modules of ``engines`` that are about it."""
+APART = "ground"
+"""The parameter of tests that each run over all backends, most of them waiting for theirs."""
 LONG = {
     "engines": 3.0,
     "integration": 1.0,
@@ -89,7 +90,9 @@ class Sharing:
         seconds: dict[str, float] = json.loads((self._shared / "seconds.json").read_bytes())
         shares: dict[str, list[pytest.Item]] = {}
         for item in items:
-            shares.setdefault(share_of(module_of(item.nodeid)), []).append(item)
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            share = share_of(module_of(item.nodeid), str(parameters.get(APART, "")))
+            shares.setdefault(share, []).append(item)
 
         def place(share: str) -> tuple[float, str]:
             took = (seconds.get(item.nodeid, _guess(item.nodeid)) for item in shares[share])
@@ -146,12 +149,11 @@ def module_of(test: str) -> str:
     return test.partition("::")[0]
 
 
-def share_of(module: str) -> str:
-    """What a session takes at once: a module, or all that are set up together."""
-    if f"/{WHOLE}/" not in module:
-        return module
-    words = Path(module).stem.split("_")
-    return " ".join([WHOLE, *(cluster for cluster in CLUSTERS if cluster in words)])
+def share_of(module: str, backend: str = "") -> str:
+    """What a session takes at once: a module, one backend's tests of it, or all modules about a cluster."""
+    words = Path(module).stem.split("_") if "/engines/" in module else []
+    clusters = [cluster for cluster in CLUSTERS if cluster in words]
+    return f"engines {clusters[0]}" if clusters else f"{module} {backend}".strip()
 
 
 def _guess(test: str) -> float:

@@ -1,4 +1,4 @@
-"""Runs all tests: in pytest sessions, one more than there are CPUs, which share the modules (``share.py``).
+"""Runs all tests: in pytest sessions, two more than there are CPUs, which share the modules (``share.py``).
 
 ::
 
@@ -31,8 +31,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 KEPT = HERE.parent / "build" / "tests"
-SESSIONS = len(os.sched_getaffinity(0)) + 1
-"""While the tests of one wait, those of the others run."""
+CPUS = len(os.sched_getaffinity(0))
+SESSIONS = CPUS + min(CPUS, 2)
+"""Of every session some tests wait, for a process, a limit of time or a cluster; those of the others run."""
 SILENCE = 600
 """Seconds after which sessions that tell nothing are ended: no test may take that long."""
 ELSEWHERE = "gpu"

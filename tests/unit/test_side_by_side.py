@@ -104,18 +104,18 @@ def test_no_tests_are_no_success(run: Run) -> None:
     assert run().returncode == 1
 
 
-def test_clusters_are_shared_apart_from_engines_that_have_images_in_common() -> None:
-    shares = {
-        name: share_of(f"tests/engines/test_{name}.py")
-        for name in ("docker_backend", "aws_batch", "slurm", "slurm_arrays", "detached_on_slurm", "ray")
-    }
-    assert shares == {
-        "docker_backend": "engines",
-        "aws_batch": "engines",
+def test_modules_about_one_cluster_go_together_and_a_suite_is_taken_apart_by_backends() -> None:
+    names = ("docker_backend", "aws_batch", "slurm", "slurm_arrays", "detached_on_slurm", "ray")
+    modules = {name: f"tests/engines/test_{name}.py" for name in names}
+    assert {name: share_of(module) for name, module in modules.items()} == {
+        "docker_backend": modules["docker_backend"],
+        "aws_batch": modules["aws_batch"],
         "ray": "engines ray",
         **dict.fromkeys(("slurm", "slurm_arrays", "detached_on_slurm"), "engines slurm"),
     }
     assert share_of("tests/unit/backends/test_slurm_scripts.py").startswith("tests/unit/")
+    suite = "tests/contract/test_backend_contract.py"
+    assert len({share_of(suite, "local"), share_of(suite, "docker"), share_of(suite)}) == 3
 
 
 def test_a_test_that_was_skipped_may_take_long_the_next_time(run: Run, tmp_path: Path) -> None:
