@@ -28,7 +28,7 @@ from upshift.runtime.usercode.tracebacks import raised_by, user_line, user_text
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions
-    from upshift.engine.named_images import NamedImage
+    from upshift.engine.prospects import NamedImage
     from upshift.images.base import Announce
     from upshift.images.building.builder import Destination
     from upshift.model.configuration import Configuration
@@ -159,14 +159,14 @@ def images_of(
     Parameters
     ----------
     steps, destination, builds, update
-        As for :func:`upshift.engine.named_images.named_images`.
+        As for :func:`upshift.engine.prospects.named_images`.
 
     Raises
     ------
     UpshiftError
         As for :func:`plan`, and what is wrong with the settings of a step.
     """
-    from upshift.engine.named_images import named_images
+    from upshift.engine.prospects import named_images
 
     options, configuration, store = prepared(pipeline, options)
     with store.claims.held():

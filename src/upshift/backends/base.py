@@ -1,11 +1,17 @@
-"""The backend protocol: all that Upshift asks of a place where tasks run.
+"""What Upshift asks of a place where tasks run: a backend, or a tool that runs whole pipelines by itself.
+
+::
+
+    Backend       one task at a time: the engine walks the graph
+    Orchestrator  the whole graph: the tool walks it, and its pods record what becomes of each task
 
 A backend carries *one command with a request, in an image, on N nodes*. The command is the
 supervisor (``python -m upshift.runtime SPEC``); what becomes of the task comes back through the
 store, not through the backend. So a backend only has to say what it can honour, start jobs, tell
 when they run and when they are over, stop them, and find them again after the engine was killed.
+It passes ``tests/contract``; :mod:`upshift.backends.fake` is the smallest one there is.
 
-A backend passes ``tests/contract``; :mod:`upshift.backends.fake` is the smallest one there is.
+The backend of a tool has it as its attribute ``orchestrator``, and its capabilities say ``steps=False``.
 """
 
 from __future__ import annotations
@@ -55,7 +61,7 @@ class Capabilities:
         Whether its nodes work with a store in a bucket by themselves, and not through this machine's copy.
     steps
         Whether it takes single steps; else its tool runs whole pipelines, as its ``orchestrator``
-        (:mod:`upshift.backends.orchestrator`).
+        (:mod:`upshift.backends.base`).
     """
 
     fields: frozenset[str]
@@ -378,3 +384,55 @@ def refuse_options(target: Target, known: Iterable[str]) -> Mapping[str, Any]:
                 fix=suggestion(option, known),
             )
     return target.options
+
+
+Document = Mapping[str, Any]
+"""A pipeline in the form of the tool, or a part of it, as plain tables."""
+
+
+class Gone(Exception):
+    """The tool knows no run of this id."""
+
+
+@attrs.frozen(kw_only=True)
+class Standing:
+    """How a run stands there."""
+
+    phase: str  # "pending", "running", "completed", "failed" or "cancelled"
+    message: str | None = None  # why it failed, in the tool's words
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will run."""
+        return self.phase not in ("pending", "running")
+
+
+class Orchestrator(Protocol):
+    """Such a tool. Every call may raise ``BackendError`` (it refuses) and ``NotNow`` (it does not answer)."""
+
+    title: str
+    """What people call it."""
+
+    def confirm(self) -> None:
+        """See that it can be reached and takes runs of this target."""
+
+    def submit(self, name: str, documents: Sequence[Document], *, description: str) -> str:
+        """Have a pipeline run, unless one of this name does already; gives the id of the run."""
+
+    def standing(self, run: str) -> Standing:
+        """How a run is now. Raises ``Gone``."""
+
+    def words(self, run: str) -> Sequence[tuple[str, str]]:
+        """What it has to say of tasks whose pods wait, or never started: each by its name there."""
+
+    def stop(self, run: str) -> None:
+        """End a run; pods are told to. Raises ``Gone``."""
+
+    def retry(self, run: str) -> None:
+        """Have a run that has ended go on from what has completed. Raises ``Gone``."""
+
+    def link(self, run: str) -> str | None:
+        """Where people look at a run."""
+
+    def close(self) -> None:
+        """Let go of it."""

@@ -21,7 +21,7 @@ BUILT_IN = {
     "fake": "upshift.backends.fake:FakeBackend",
     "kubeflow": "upshift.backends.kubeflow.backend:KubeflowBackend",
     "kubernetes": "upshift.backends.kubernetes.backend:KubernetesBackend",
-    "local": "upshift.backends.local:LocalBackend",
+    "local": "upshift.backends.local.backend:LocalBackend",
     "podman": "upshift.backends.docker.backend:PodmanBackend",
     "ray": "upshift.backends.ray.backend:RayBackend",
     "skypilot": "upshift.backends.skypilot.backend:SkyPilotBackend",

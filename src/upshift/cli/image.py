@@ -13,7 +13,7 @@ from upshift.cli.commands import LazyCommand, LazyGroup
 from upshift.cli.output import echo
 
 if TYPE_CHECKING:
-    from upshift.engine.named_images import NamedImage
+    from upshift.engine.prospects import NamedImage
     from upshift.images.built import BuiltImage
     from upshift.images.containers.engine import ContainerEngine
 

@@ -18,17 +18,16 @@ from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from upshift.backends.orchestrator import Gone, Orchestrator, Standing
+from upshift.backends.base import Gone, Orchestrator, Standing
 from upshift.backends.scheduler import NotNow
 from upshift.engine import RunOptions
 from upshift.engine.control import Command, interrupts
 from upshift.engine.exported import TOOLS
-from upshift.engine.following import Following
 from upshift.engine.keys import CodeNamed
 from upshift.engine.one_step import OneStep
 from upshift.engine.run import raise_unless_completed
 from upshift.engine.tasks import FAILED
-from upshift.engine.tool_runs import ToolRun, confirm_known, deleted, opened, opened_for
+from upshift.engine.tool_runs import Following, ToolRun, confirm_known, deleted, opened, opened_for
 from upshift.errors import BackendError, NotFound, RunCancelled, StoreUnavailable, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from upshift.backends.kubernetes import rights
+from upshift.backends.kubernetes.diagnosis import JOBSETS, QUEUES, RULES
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "kubernetes.md"
 
@@ -27,5 +27,5 @@ def test_the_role_of_the_page_has_all_that_is_asked_for() -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    for rule in (*rights.RULES, rights.QUEUES, rights.JOBSETS):
+    for rule in (*RULES, QUEUES, JOBSETS):
         assert given[(rule.group, rule.resource)] >= set(rule.verbs), rule

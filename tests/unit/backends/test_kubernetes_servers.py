@@ -16,10 +16,11 @@ from test_kubernetes_states import UNSCHEDULABLE, waiting
 from kubernetes_scripted import Scripted, node, scripted
 from upshift.backends import watcher
 from upshift.backends.base import Ask, Ended, Event, Job, Waiting
-from upshift.backends.kubernetes import rights, watching
+from upshift.backends.kubernetes import watching
 from upshift.backends.kubernetes.access import read_access
 from upshift.backends.kubernetes.api import Api
 from upshift.backends.kubernetes.backend import KubernetesBackend
+from upshift.backends.kubernetes.diagnosis import QUEUES, findings_of_rights
 from upshift.errors import ConfigError, RequestRefused
 from upshift.model.configuration import Target
 from upshift.model.settings.kubernetes import KubernetesSettings
@@ -379,7 +380,7 @@ def test_doctor_names_the_rule_that_is_missing(
     engine.server.may = lambda asked: (
         not ((asked["group"], asked["resource"]) == (group, resource) and asked["verb"] in verbs)
     )
-    found = {one.name: one for one in rights.findings(engine.api, "ml", rights.QUEUES)}
+    found = {one.name: one for one in findings_of_rights(engine.api, "ml", QUEUES)}
     assert found["rights"].text == f"{text} in namespace 'ml'"
     assert found["rights"].remedy == f"Add this rule to the Role: {remedy}."
     assert found["rights"].status == status

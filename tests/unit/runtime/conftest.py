@@ -12,7 +12,7 @@ import pytest
 
 from settings_kit import with_settings
 from upshift.backends.base import Ask, Ended, Event, Job
-from upshift.backends.local import LocalBackend
+from upshift.backends.local.backend import LocalBackend
 from upshift.config import ResourceSettings
 from upshift.model.configuration import Target
 from upshift.model.spec import Code, EntryPoint, TaskId, TaskResult, TaskSpec

@@ -16,12 +16,24 @@ from typing import Any, ClassVar
 
 import attrs
 
-from upshift.backends.base import Ask, Capabilities, Capacity, Ended, Finding, Handle, Job, Offer, Sink
+from upshift.backends.base import (
+    Ask,
+    Capabilities,
+    Capacity,
+    Document,
+    Ended,
+    Finding,
+    Gone,
+    Handle,
+    Job,
+    Offer,
+    Sink,
+    Standing,
+)
 from upshift.backends.kubeflow.api import OPTIONS, V1, V2, NoHost, PipelinesApi, access_of, checked_options
 from upshift.backends.kubernetes.access import IN_POD
 from upshift.backends.kubernetes.api import Missing
 from upshift.backends.kubernetes.nodes import offer
-from upshift.backends.orchestrator import Document, Gone, Standing
 from upshift.backends.scheduler import NotNow, options_of
 from upshift.errors import BackendError, ConfigError, NotFound, RequestRefused, suggestion
 from upshift.images.building.builder import Destination
@@ -46,7 +58,7 @@ _WAITING = ("Pending", "Error", "Failed")
 
 
 class KubeflowRuns:
-    """The runs of one target; as :class:`~upshift.backends.orchestrator.Orchestrator` says."""
+    """The runs of one target; as :class:`~upshift.backends.base.Orchestrator` says."""
 
     title = "Kubeflow"
 

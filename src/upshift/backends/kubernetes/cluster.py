@@ -19,11 +19,18 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Ask, Finding, Job, Offer
-from upshift.backends.kubernetes import rights, watching
+from upshift.backends.kubernetes import watching
 from upshift.backends.kubernetes.api import Api, Exists, Forbidden, Missing
+from upshift.backends.kubernetes.diagnosis import (
+    JOBSETS,
+    QUEUES,
+    Reasons,
+    findings_of_account,
+    findings_of_queue,
+    findings_of_rights,
+)
 from upshift.backends.kubernetes.manifest import MANAGED, Mount, Site, job_name, manifests, template_of
 from upshift.backends.kubernetes.nodes import Node, findings, offer, read_nodes
-from upshift.backends.kubernetes.reasons import Reasons, findings_of_queue
 from upshift.backends.kubernetes.states import Known, element_of, state_of, words_of
 from upshift.backends.scheduler import Full, Launch, NotNow, State
 from upshift.errors import BackendError, RequestRefused, UpshiftError
@@ -144,10 +151,10 @@ class Kubernetes:
         version = self.api.ask("GET", "/version").get("gitVersion", "")
         yield Finding(name="access", text=f"Kubernetes {version} answers at {self.api.access.server}")
         namespace = settings.get("namespace") or self.namespace
-        more = [rights.QUEUES] if settings.get("queue") else []
+        more = [QUEUES] if settings.get("queue") else []
         if settings.get("jobset"):
-            more.append(rights.JOBSETS)
-        yield from rights.findings(self.api, namespace, *more)
+            more.append(JOBSETS)
+        yield from findings_of_rights(self.api, namespace, *more)
         nodes = self.nodes
         if nodes is None:
             yield Finding(
@@ -169,7 +176,7 @@ class Kubernetes:
         """Whether the service account of engines may do what they do."""
         where = settings.get("namespace") or self.namespace
         account = settings.get("service_account") or "default"
-        yield from rights.findings_of_account(self.api, self.namespace, f"{where}:{account}")
+        yield from findings_of_account(self.api, self.namespace, f"{where}:{account}")
 
     # -- jobs --------------------------------------------------------------------------------------
 
