@@ -67,8 +67,8 @@ from upshift.runs.catalog.rows import Detached
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.lease import Lease, here
 from upshift.runs.stores.publishing import published
-from upshift.runtime.storage import edits
 from upshift.runtime.storage.condemned import removed
+from upshift.runtime.usercode.modules import SOURCES
 
 ORDER = "UPSHIFT_ENGINE"
 """The variable in which a submitted engine finds its :class:`Order`."""
@@ -206,7 +206,7 @@ def submit(
                 store.replica.prepare()
             with published(store, run, lease):
                 store.write_record(run, "graph.json", to_json(attrs.evolve(graph, sources={})))
-                store.write_record(run, edits.RECORD, to_json({}))
+                store.write_record(run, SOURCES, to_json({}))
                 if journey is not None:
                     store.write_record(run, order_name(token), to_json(order))
                     if found.images.prepared:

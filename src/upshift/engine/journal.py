@@ -49,8 +49,8 @@ from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.endings import record_ending
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
-from upshift.runtime.storage import edits
 from upshift.runtime.storage.store import Store
+from upshift.runtime.usercode.modules import SOURCES
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without those that are easily taken for another."""
@@ -104,7 +104,7 @@ class RunRecord:
         self._store.write_record(self.row.id, "graph.json", to_json(attrs.evolve(graph, sources={})))
         if images is not None:
             self._store.write_record(self.row.id, "images.json", to_json(images))
-        self._store.write_record(self.row.id, edits.RECORD, to_json(graph.sources))
+        self._store.write_record(self.row.id, SOURCES, to_json(graph.sources))
 
     def keep_code(self, code: Code) -> None:
         """Note the code with its package."""

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from upshift.authoring.options import PipelineOptions, StepOptions
     from upshift.model.spec.artifact import Artifact
     from upshift.runs.history.versions import ArtifactVersion
-    from upshift.runtime.storage.edits import Stamp
     from upshift.runtime.storage.store import Store
+    from upshift.runtime.usercode.modules import Stamp
 
 RETURNED = "return value"
 """What a pipeline's result is called where it is no argument."""

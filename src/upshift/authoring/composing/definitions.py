@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions, StepOptions
     from upshift.model.spec.task import EntryPoint
-    from upshift.runtime.storage.edits import Stamp
     from upshift.runtime.storage.store import Store
+    from upshift.runtime.usercode.modules import Stamp
 
 
 class Definitions:

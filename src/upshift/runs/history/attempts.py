@@ -18,10 +18,10 @@ from upshift.model.spec.telemetry import Card, Checkpoints, Gap, MetricSummary, 
 from upshift.runs.catalog.rows import AttemptRow
 from upshift.runs.history.records import RunRecords, utc
 from upshift.runs.history.tabular import Drawn
-from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.metrics import Curve, first_of, read_by_rank, summaries_of
 from upshift.runtime.storage.series import given, read_series
 from upshift.runtime.storage.store import Store
+from upshift.runtime.supervisor.output.frames import last_frames
 
 _TAIL = 1 << 14
 """Bytes of a series that are read to know its devices."""

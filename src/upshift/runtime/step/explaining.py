@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
 
 from upshift.errors import StoreUnavailable, UpshiftError
+from upshift.model.settings.secrets import is_secret_file
 from upshift.model.settings.sizes import format_size
-from upshift.model.spec import Failure, TaskSpec
+from upshift.model.spec import Code, Failure, TaskSpec
 from upshift.runtime import proc
 from upshift.runtime.step.context import current
 from upshift.runtime.step.stopping import stopping
-from upshift.runtime.usercode import packaged, shadowing
+from upshift.runtime.usercode import shadowing
 from upshift.runtime.usercode.tracebacks import user_line, user_text
 
 
@@ -94,8 +95,8 @@ def _explained(error: BaseException, spec: TaskSpec, project: Callable[[], Path]
         message=text.rstrip(": "),
         fix=(error.fix if isinstance(error, UpshiftError) else None)
         or _without_terminal(error, spec)
-        or packaged.advice(error, spec.code, folder)
-        or packaged.missing_variable(error, spec.code)
+        or _file_left_behind(error, spec.code, folder)
+        or missing_variable(error, spec.code)
         or shadowing.advice(error, folder),
     )
     # Where a package is unpacked is of no use to its user, who may be on another machine.
@@ -155,3 +156,50 @@ def _without_terminal(error: BaseException, spec: TaskSpec) -> str | None:
     if current.rank:
         return f"A step has no terminal. {command} gives it yours, but as one process, which is rank 0."
     return f"A step has no terminal. To run it in yours, with breakpoint() and input(): {command}"
+
+
+def _file_left_behind(error: BaseException, code: Code, folder: str) -> str | None:
+    """Which file the package lacks, if a step failed because of that; None: it did not."""
+    for file in _absent(error, code, folder):
+        if os.path.exists(os.path.join(code.project, file)) and not os.path.exists(
+            os.path.join(folder, file)
+        ):
+            if is_secret_file(file):
+                why, also = "its name looks like a secret", "rename it"
+            else:
+                why, also = ".gitignore or .upshiftignore names it", f"put !{file} into .upshiftignore"
+            return (
+                f"{file} is in the project, but not in its code package: {why}. Use the project as it is now "
+                f"(replay with --current-code, resume without --same-code); for later runs, {also}."
+            )
+    return None
+
+
+def missing_variable(error: BaseException, code: Code) -> str | None:
+    """What to do about a variable that a step misses because it did not travel; None: it misses none."""
+    trace, last = error.__traceback__, None
+    while trace is not None:
+        trace, last = trace.tb_next, trace
+    if code.package is None or last is None or not isinstance(error, KeyError):
+        return None
+    name = error.args[0] if error.args else None
+    if not isinstance(name, str) or last.tb_frame.f_code is not type(os.environ).__getitem__.__code__:
+        return None
+    return (
+        f"Variables of the machine where the run was started do not travel. Say "
+        f'DockerSettings(runtime_environment={{"{name}": "…"}}), or for a secret '
+        f'@step(secrets={{"{name}": "env:{name}"}}).'
+    )
+
+
+def _absent(error: BaseException, code: Code, folder: str) -> Iterator[str]:
+    """What an exception says is not there, as paths relative to the project."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        name = error.name.replace(".", os.sep)
+        for path in code.paths or ("",):
+            for form in (f"{name}.py", os.path.join(name, "__init__.py"), name):
+                yield os.path.normpath(os.path.join(path, form))
+    elif isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
+        file = os.path.relpath(error.filename, folder)
+        if not file.startswith(os.pardir):
+            yield file

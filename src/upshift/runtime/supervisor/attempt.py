@@ -30,7 +30,6 @@ from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask
 from upshift.runtime.messages import BEFORE, Outcome, understood
 from upshift.runtime.proc import Consumed
-from upshift.runtime.storage.edits import Sources
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.ends import Ends, Stop
@@ -40,6 +39,7 @@ from upshift.runtime.supervisor.output.logs import TaskLog
 from upshift.runtime.supervisor.output.losses import Losses
 from upshift.runtime.supervisor.output.recorder import Recorder
 from upshift.runtime.supervisor.records import AttemptRecords, Observations
+from upshift.runtime.usercode.modules import Sources
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant

@@ -19,7 +19,7 @@ from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.members import Gang, LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import NodeRuntime
 from upshift.runtime.usercode import cells
-from upshift.runtime.usercode.packaged import at_home
+from upshift.runtime.usercode.tracebacks import at_home
 
 
 @attrs.frozen

@@ -8,6 +8,10 @@ They are imported as their files are now. Python takes a module's cached bytecod
 (in whole seconds) and the size of the source agree with it: an edit within the second that keeps the size,
 ``x / 0`` to ``x / 2``, then runs the old code. The bytecode's own time tells the two apart, to the tick of
 the file system's clock.
+
+What a step reaches is looked at once, when the pipeline is composed. A task that imports a module later,
+or starts a process that does, may meet another version of it: its result must not stand for the first. So a
+run keeps the stamps of its source files, and :class:`Sources` tells whether they are still as they were.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -35,10 +39,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import is_user_file
+from upshift.runtime.storage.digest import digest_of
 
 if TYPE_CHECKING:
     from importlib.abc import PathEntryFinder
 
+SOURCES = "sources.json"
+"""The record of a run with the stamps of its source files."""
+
+Stamp = tuple[int, int, str]
+"""Size, time of the last change in nanoseconds, digest of the content."""
 
 _importing = 0
 _ignored_calls = 0
@@ -297,3 +307,30 @@ class _Hook:
         if not self.holds(path):
             raise ImportError(f"not the user's: {path}")
         return self._finder(path)
+
+
+class Sources:
+    """The source files of one run, looked at again and again."""
+
+    def __init__(self, stamps: Mapping[str, Stamp]) -> None:
+        self._stamps = dict(stamps)
+        self._edited: dict[str, None] = {}
+
+    def edited(self) -> tuple[str, ...]:
+        """The files that have, or had meanwhile, another content than at first."""
+        for file in list(self._stamps):
+            size, changed, digest = self._stamps[file]
+            try:
+                status = os.stat(file)
+                if (status.st_size, status.st_mtime_ns) == (size, changed):
+                    continue
+                with open(file, "rb") as stream:
+                    same = digest_of(stream.read()) == digest
+            except OSError:
+                same = False
+            if same:
+                self._stamps[file] = (status.st_size, status.st_mtime_ns, digest)
+            else:
+                del self._stamps[file]
+                self._edited[file] = None
+        return tuple(self._edited)

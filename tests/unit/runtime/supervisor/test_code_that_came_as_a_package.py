@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from upshift.model.spec import Code
-from upshift.runtime.usercode.packaged import Places, at_home, missing_variable
+from upshift.runtime.step.explaining import missing_variable
+from upshift.runtime.usercode.tracebacks import Places, at_home
 
 PACKAGE = "sha256:" + "ab" * 32
 SHIPPED = Code(project="/home/me/project", paths=(".",), package=PACKAGE)

@@ -5,7 +5,10 @@ without bound, and one that kept what moves the cursor could not be read line by
 still be drawn again is held as *rows*, as a terminal has it, and the log gets
 
 * lines, once nothing can change them any more,
-* now and then a frame of the rows as they are, for those who watch (:mod:`upshift.runtime.storage.log_text`).
+* now and then a frame of the rows as they are, for those who watch.
+
+A frame begins at a carriage return, as on a terminal; the last one counts (:func:`last_frames`). Where
+several lines are drawn at once, as by nested bars, a frame of a line that has not ended holds all of them.
 
 Text without carriage returns and cursor movements passes as it is, and at once. So what moves up into a
 line that ended in an earlier write finds it gone already: the new text is one line more.
@@ -15,8 +18,8 @@ from __future__ import annotations
 
 import re
 
-from upshift.runtime.storage.log_text import ROW
-
+ROW = b" \x1f "
+"""Between the lines that one frame holds: ASCII's unit separator, which a terminal does not show."""
 ROWS = 64
 """Rows that may be drawn again; what is further up has ended."""
 _LONGEST = 1 << 16
@@ -25,6 +28,15 @@ _MOVES = re.compile(rb"\r|\x1b\[[0-9;]{0,16}[ABEFGJK]")
 _TOKEN = re.compile(rb"\r?\n|\r|\x1b\[([0-9;]{0,16})([ABEFGJK])|[^\r\n\x1b]+|\x1b")
 _BEGUN = re.compile(rb"\x1b(?:\[[0-9;]{0,16})?\Z")
 """What may become a movement when more is read."""
+
+
+def last_frames(text: bytes) -> bytes:
+    """Of each line of a log the last frame; ``\\r\\n`` is a line end."""
+    if b"\r" not in text:
+        return text
+    return b"\n".join(
+        [line if b"\r" not in line else line.rstrip(b"\r").rpartition(b"\r")[2] for line in text.split(b"\n")]
+    )
 
 
 class ProgressBars:

@@ -15,11 +15,10 @@ from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask, Masking
 from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.files import hand_on
-from upshift.runtime.storage.log_text import last_frames
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.output.frames import ProgressBars
+from upshift.runtime.supervisor.output.frames import ProgressBars, last_frames
 from upshift.runtime.supervisor.output.losses import Loss, Losses
-from upshift.runtime.usercode.packaged import Places
+from upshift.runtime.usercode.tracebacks import Places
 
 QUIET = 0.02
 """Seconds between two notices that the log has grown."""

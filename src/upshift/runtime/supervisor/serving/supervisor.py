@@ -15,11 +15,11 @@ from upshift.runtime import marks
 from upshift.runtime.confine import Starter
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
-from upshift.runtime.storage.edits import RECORD, Sources
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import AttemptWatcher, SupervisedAttempt
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
 from upshift.runtime.supervisor.node_runtime import Machine
+from upshift.runtime.usercode.modules import SOURCES, Sources
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
@@ -130,7 +130,7 @@ class Supervisor:
             return Sources({})
         known = self._sources.get((store.address, run))
         if known is None:
-            record = store.read_record(run, RECORD)
+            record = store.read_record(run, SOURCES)
             known = self._sources[store.address, run] = Sources({} if record is None else json.loads(record))
         return known
 
