@@ -27,7 +27,7 @@ from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode
 from upshift.model.spec.task import Code, TaskResult, TaskSpec
 from upshift.runs.catalog.rows import AttemptRow, RunRow
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import scratch
 from upshift.runtime.storage.store import Store, open_store
 
 _TASK = re.compile(r"(?P<node>.+?)(?:\[(?P<index>\d+)\])?")

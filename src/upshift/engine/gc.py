@@ -33,9 +33,8 @@ from upshift.runs.stores.claimed import Claimed
 from upshift.runs.stores.lease import Lease, held, leases
 from upshift.runs.stores.publishing import publish_left
 from upshift.runtime import marks
-from upshift.runtime.storage import unpacking
+from upshift.runtime.storage import scratch, unpacking
 from upshift.runtime.storage.files import available, stale
-from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.serving import server_files
 

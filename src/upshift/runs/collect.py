@@ -26,10 +26,9 @@ from upshift.model.spec.task import TaskId
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.stores.claimed import Claimed
 from upshift.runs.stores.references import References, files_of
-from upshift.runtime.storage import checkpoints
+from upshift.runtime.storage import checkpoints, scratch
 from upshift.runtime.storage.files import available, discard, stale
 from upshift.runtime.storage.records import REMOVED, safe, task_path
-from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store
 
 ABANDONED = 3600.0

@@ -20,8 +20,8 @@ from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rebuild import open_catalog
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.stores.lease import Lease, leases
+from upshift.runtime.storage import scratch
 from upshift.runtime.storage.files import boot_id
-from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import open_store
 
 DAY = 86_400.0

@@ -23,7 +23,7 @@ from upshift.model.checks import shown
 from upshift.model.settings.step import checked_flag
 from upshift.runtime.step.checkpoint import checkpoint as own
 from upshift.runtime.step.context import current
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import scratch
 
 _NAME = "mfchckpt"
 _FILES, _ABOUT = "files", "checkpoint.json"

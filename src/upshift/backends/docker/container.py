@@ -32,7 +32,7 @@ from upshift.errors import BackendError
 from upshift.images.containers.engine import PODMAN
 from upshift.model.home import home
 from upshift.model.spec import TaskSpec
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import scratch
 
 RUN, TASK, ATTEMPT, STORE = (f"dev.upshift.{name}" for name in ("run", "task", "attempt", "store"))
 """Labels of every container that runs an attempt."""

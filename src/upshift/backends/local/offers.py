@@ -19,7 +19,7 @@ from upshift.model.settings.sizes import SPAN_FORMS, format_size, parse_span
 from upshift.model.spec import Device, Hardware
 from upshift.model.spec.hardware import SUPERVISOR, Model, Shortfall, enforced
 from upshift.runtime.confine import host_facts
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import scratch
 from upshift.runtime.supervisor.devices.queue import WAIT
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from upshift.model.spec.launch import Launch, Rank
 from upshift.runtime.launch.arguments.meanings import ACCELERATE
 from upshift.runtime.launch.config_file import CONFIG, DEEPSPEED
 from upshift.runtime.launch.environment import THREADS
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import scratch
 
 _OWN: Final = ("MASTER_ADDR", "MASTER_PORT", THREADS, "PYTHONPATH")
 _PINS: Final = ("KMP_AFFINITY", "KMP_BLOCKTIME")

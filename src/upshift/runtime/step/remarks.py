@@ -21,7 +21,7 @@ from typing import Any
 from upshift.model.plain import type_name
 from upshift.model.spec import TaskSpec
 from upshift.model.spec.calls import annotation_of
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import scratch
 from upshift.runtime.storage.serializers.contents import parts_of
 
 _Listing = dict[str, tuple[int, int]]

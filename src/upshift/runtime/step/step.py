@@ -42,8 +42,7 @@ from upshift.runtime.step.cleanup import cleanup_memory
 from upshift.runtime.step.context import current
 from upshift.runtime.step.explaining import Halted, LostInputs, Shortage, explain
 from upshift.runtime.step.stopping import insist, settle, stopping, tell_stack
-from upshift.runtime.storage import artifacts
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import artifacts, scratch
 from upshift.runtime.storage.store import Store
 from upshift.runtime.streams import tell
 from upshift.runtime.usercode import cells

@@ -1,11 +1,18 @@
-"""Values to artifacts and back: what a step returns is saved here, what it is given is loaded here."""
+"""Values to artifacts and back: what a step returns is saved here, what it is given is loaded here.
+
+A value that cannot be saved is taken apart, so that the error names the very part, in the words of the user's
+code.
+"""
 
 from __future__ import annotations
 
 import binascii
+import contextlib
 import functools
+import io
 import json
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -15,7 +22,6 @@ from upshift.model.plain import TYPE, UNKNOWN, has_parts, is_opaque, opaque, pla
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.artifact import INLINE_LIMIT, Artifact, Value
 from upshift.runtime.storage import manifest
-from upshift.runtime.storage.diagnosis import explain_load, explain_save
 from upshift.runtime.storage.digest import Bytes, digest_of
 from upshift.runtime.storage.serializers import Serializer, names_blobs, serializer_named, serializers_for
 from upshift.runtime.storage.serializers.contents import code_names
@@ -31,6 +37,9 @@ _STATE_OF_MANY = INLINE_LIMIT // 4
 """The same where many follow: else what each of them adds might make each of them a blob."""
 _ITEMS_TOLD = 1_000
 """Items of a list whose plain forms the record of the list has."""
+_DEEPEST = 30
+_WIDEST = 10_000
+"""Parts of one container that are tried."""
 
 
 def save(
@@ -47,7 +56,7 @@ def save(
         except (UpshiftError, MemoryError):
             raise
         except Exception as error:
-            raise explain_save(value, name, serializer.name, error) from error
+            raise _unsaved(value, name, serializer.name, error) from error
         if buffers is not None:
             return _keep(buffers, serializer, value, store, told)
     raise AssertionError("one of them takes any value")
@@ -76,7 +85,7 @@ def load(artifact: Artifact, store: Store) -> object:
     except Exception as error:
         if artifact.inline is None:
             store.compare(artifact.digest)
-        raise explain_load(artifact, error) from error
+        raise _unread(artifact, error) from error
 
 
 def load_value(value: Value, store: Store) -> object:
@@ -312,3 +321,113 @@ def _items(artifact: Artifact, store: Store | None) -> manifest.Manifest:
         return listed
     both = zip(listed.items, artifact.plain, strict=True)
     return listed._replace(items=tuple(attrs.evolve(item, plain=plain) for item, plain in both))
+
+
+# Why a value cannot be saved, or read
+
+
+def _unsaved(value: object, name: str, serializer: str, error: Exception) -> NotSerializable:
+    """The error for a value that could not be saved, which names its very part and that part's type."""
+    if serializer != "pickle":
+        return NotSerializable(
+            f"{name} of type {type_name(value)} cannot be saved",
+            why=f"serializer {serializer!r}: {type(error).__name__}: {error}",
+        )
+    path, part, reason = _culprit(value, name, error)
+    kind = type(part).__name__
+    says_no_more = reason in (f"cannot pickle {n!r} object" for n in (kind, type_name(part)))
+    return NotSerializable(
+        f"{path} of type {type_name(part)} cannot be saved",
+        why=None if says_no_more else reason,
+        fix=_fix(path, name, part),
+    )
+
+
+def _unread(artifact: Artifact, error: Exception) -> NotSerializable:
+    """The error for a value whose content is intact and that cannot be read all the same."""
+    if isinstance(error, ModuleNotFoundError):
+        fix = f"Install {(error.name or 'it').partition('.')[0]!r} here, or put the module where it was."
+    elif isinstance(error, (AttributeError, ImportError)):
+        fix = "A class or function was moved or renamed: put it back, or run again the step that made it."
+    else:
+        fix = "Use the versions of Python and of the packages that wrote it, or run its step again."
+    return NotSerializable(
+        f"a value of type {artifact.type} cannot be read back",
+        why=f"{type(error).__name__}: {error}",
+        fix=fix,
+    )
+
+
+def _culprit(value: object, path: str, error: BaseException) -> tuple[str, object, str]:
+    """The innermost part that fails by itself: its path, itself, and what Python says about it."""
+    seen: set[int] = set()
+    for _ in range(_DEEPEST):
+        seen.add(id(value))
+        for step, part in _parts(value):
+            failure = None if id(part) in seen else _failure(part)
+            if failure is not None:
+                value, path, error = part, path + step, failure
+                break
+        else:
+            break
+    return path, value, str(error) or type(error).__name__
+
+
+def _failure(value: object) -> Exception | None:
+    import cloudpickle  # type: ignore[import-untyped,unused-ignore]
+
+    try:
+        cloudpickle.Pickler(io.BytesIO(), protocol=5, buffer_callback=lambda _: None).dump(value)
+    except Exception as error:  # whatever a user's __reduce__ raises is the finding
+        return error
+    return None
+
+
+def _parts(value: Any) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for key, item in list(value.items())[:_WIDEST]:
+            yield f"[{key!r}]", item
+            yield f".keys()[{key!r}]", key
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value[:_WIDEST]):
+            yield f"[{index}]", item
+    elif isinstance(value, (set, frozenset)):
+        for item in list(value)[:_WIDEST]:
+            yield f".{{{item!r}}}", item
+    if isinstance(value, types.FunctionType):
+        yield from _captured(value)
+    elif isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
+    elif not isinstance(value, (type, types.ModuleType)):
+        yield from _attributes(value)
+
+
+def _captured(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # a cell that is still empty
+            yield f" (uses {name!r})", cell.cell_contents
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield f" (uses {name!r})", function.__globals__[name]
+
+
+def _attributes(value: object) -> Iterator[tuple[str, object]]:
+    state = getattr(value, "__dict__", None)
+    if isinstance(state, dict):
+        for name, item in state.items():
+            yield f".{name}", item
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            with contextlib.suppress(AttributeError):  # not set
+                yield f".{name}", getattr(value, name)
+
+
+def _fix(path: str, name: str, part: object) -> str:
+    if hasattr(part, "__next__") and not isinstance(part, io.IOBase):
+        return f"A {type(part).__name__} can be read once only. Make it a list: list(…)."
+    if isinstance(part, io.IOBase):
+        return "Close the file, and give its pathlib.Path instead: the store keeps the content."
+    if path == name:
+        return "Use plain data, arrays, tables or a pathlib.Path that the value can be made from again."
+    return "Leave it out, or give the class that holds it a __getstate__ that drops it."

@@ -35,9 +35,9 @@ import attrs
 from upshift.errors import StoreUnavailable
 from upshift.model.spec.codec import from_json, to_json
 from upshift.model.spec.task import TaskId, TaskResult, same_work
+from upshift.runtime.storage import scratch
 from upshift.runtime.storage.files import available, fresh, make_folder, sync_folder, temporary
 from upshift.runtime.storage.records import Records, attempt_path, safe, unpack_result
-from upshift.runtime.storage.serializers import scratch
 
 if TYPE_CHECKING:
     from upshift.runtime.storage.store import Store

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.errors import StoreError, StoreUnavailable
 from upshift.model.home import home, make_folder
+from upshift.runtime.storage import scratch
 from upshift.runtime.storage.digest import split
-from upshift.runtime.storage.serializers import scratch
 
 if TYPE_CHECKING:  # what is unpacked already takes no archive to be opened
     import tarfile

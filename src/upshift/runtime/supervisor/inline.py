@@ -30,7 +30,7 @@ from upshift.runtime.step.checkpoint import checkpoint
 from upshift.runtime.step.context import current
 from upshift.runtime.step.debugging import Left, debugged
 from upshift.runtime.step.step import perform
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import tell
 from upshift.runtime.supervisor.devices.queue import DeviceQueue

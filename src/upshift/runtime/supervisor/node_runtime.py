@@ -19,8 +19,7 @@ from upshift.runtime import causes, cgroups, marks
 from upshift.runtime.confine import Spawned, Starter, host_facts
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
-from upshift.runtime.storage import claims
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import claims, scratch
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.bounds import CpuSet, HostMemory, bounds_of, start
 from upshift.runtime.supervisor.devices.queue import QUIET

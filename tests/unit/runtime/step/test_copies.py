@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from upshift.runtime.step.remarks import Copies
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import scratch
 
 
 @pytest.fixture

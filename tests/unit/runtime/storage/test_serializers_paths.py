@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from upshift.errors import BlobDamaged, BlobMissing, NotSerializable, StoreUnavailable
+from upshift.runtime.storage import scratch
 from upshift.runtime.storage.artifacts import load, save, verify
-from upshift.runtime.storage.serializers import scratch
 from upshift.runtime.storage.store import Store, open_store
 
 

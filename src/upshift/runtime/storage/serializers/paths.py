@@ -1,8 +1,15 @@
-"""Files and folders, by content; and data that is only named, by its name and key.
+"""Files and folders, by content; data that is only named, by its name and key; containers of either.
 
 Of a file or folder the content is a manifest: the name, and for each entry its blob and its permissions. A
 value that is read is a copy under that name, so that nothing done to it touches the store: private to the
 process, or shared by those of one task on a node.
+
+Containers with files in them: each file is saved by content, the rest is pickled around it::
+
+    mark · length of the list · list, in JSON · padding · pickle
+
+The list holds the files and what is only named as their own serializers write them; in the pickle a number
+stands for each.
 """
 
 from __future__ import annotations
@@ -10,20 +17,25 @@ from __future__ import annotations
 import json
 import os
 import stat
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from upshift.errors import NotSerializable
+from upshift.runtime.storage import scratch
 from upshift.runtime.storage.digest import Bytes
 from upshift.runtime.storage.external import External
 from upshift.runtime.storage.files import copy
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage.serializers.contents import parts_of
+from upshift.runtime.storage.serializers.pickled import ALIGNMENT, padded, pickled, unpickled
 from upshift.runtime.storage.serializers.protocol import Serializer
 from upshift.runtime.storage.store import Store
 
 _MARK = b"path\n"
 _EXTERNAL = b"external\n"
+_FILES = b"files\n"
+_LENGTH = struct.Struct("<Q")
 _PERMISSIONS = 0o777
 
 
@@ -179,3 +191,53 @@ class ExternalSerializer(Serializer):
     def load(self, content: memoryview, store: Store) -> object:
         fields = json.loads(bytes(content[len(_EXTERNAL) :]))
         return External(fields["uri"], fields["version"])
+
+
+_INSIDE: tuple[Serializer, ...] = (PathSerializer(), ExternalSerializer())
+_BY_NAME = {serializer.name: serializer for serializer in _INSIDE}
+
+
+class ContainerSerializer(Serializer):
+    """Whatever :func:`~upshift.runtime.storage.serializers.contents.parts_of` finds something in."""
+
+    name = "container"
+    names_blobs = True
+
+    def accepts(self, value: object) -> bool:
+        return True
+
+    def dump(self, value: object, store: Store) -> Sequence[Bytes]:
+        saved: list[tuple[str, str]] = []
+        parts = list(parts_of(value))  # while they are in it, nothing else has their id
+        for where, part in parts:
+            serializer = next(serializer for serializer in _INSIDE if serializer.accepts(part))
+            try:
+                buffers = serializer.dump(part, store)
+            except NotSerializable as error:
+                error.what = f"{where}: {error.what}"
+                raise
+            assert buffers is not None
+            saved.append((serializer.name, b"".join(buffers).decode("utf-8", "surrogatepass")))
+        text = json.dumps(saved, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+        content, _ = pickled(value, {id(part): number for number, (_, part) in enumerate(parts)})
+        content.insert(0, padded(_FILES + _LENGTH.pack(len(text)) + text))
+        return content
+
+    def load(self, content: memoryview, store: Store) -> object:
+        saved, rest = _opened(content)
+        return unpickled(rest, [_BY_NAME[name].load(part, store) for name, part in saved])
+
+    def references(self, content: memoryview) -> Iterator[tuple[str, int]]:
+        for name, part in _opened(content)[0]:
+            yield from _BY_NAME[name].references(part)
+
+
+def _opened(content: memoryview) -> tuple[list[tuple[str, memoryview]], memoryview]:
+    start = len(_FILES) + _LENGTH.size
+    if content[: len(_FILES)] != _FILES:
+        raise ValueError("not a container of files")
+    (length,) = _LENGTH.unpack_from(content, len(_FILES))
+    saved = json.loads(bytes(content[start : start + length]).decode("utf-8", "surrogatepass"))
+    parts = [(name, memoryview(text.encode("utf-8", "surrogatepass"))) for name, text in saved]
+    end = start + length
+    return parts, content[end + -end % ALIGNMENT :]

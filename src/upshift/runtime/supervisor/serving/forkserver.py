@@ -35,8 +35,7 @@ from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, MetricValue, TaskSpec
 from upshift.runtime import causes, forks
 from upshift.runtime.loop import Loop
-from upshift.runtime.storage import claims
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import claims, scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.attempt import SupervisedAttempt

@@ -11,7 +11,7 @@ from upshift.errors import BackendError
 from upshift.model.home import home, make_folder
 from upshift.model.spec import TaskId
 from upshift.runtime import marks
-from upshift.runtime.storage.serializers import scratch
+from upshift.runtime.storage import scratch
 
 _FOLDER = "forkservers"
 

@@ -35,12 +35,11 @@ from upshift.runtime import marks
 from upshift.runtime.launch import seats
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
-from upshift.runtime.storage import unpacking
+from upshift.runtime.storage import scratch, serializers, unpacking
 from upshift.runtime.storage.checkpoints import forget
 from upshift.runtime.storage.files import fresh
 from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.replica import Replica
-from upshift.runtime.storage.serializers import registry, scratch
 from upshift.runtime.storage.store import Store, open_direct, store_of
 from upshift.runtime.supervisor.output.overflow import Overflow
 from upshift.runtime.supervisor.serving.array import Element
@@ -192,7 +191,7 @@ def _element(address: str, relative: str, number: int) -> Element:
 
 def _prepare() -> None:
     """Import what each of several step processes would, now that there is more than one."""
-    registry.prepare()
+    serializers.prepare()
     with contextlib.suppress(Exception):  # a step that needs it says so
         for name in ("step", "pipeline"):
             getattr(upshift, name)

@@ -13,8 +13,9 @@ import pytest
 
 from upshift.errors import NotSerializable
 from upshift.model.spec import Artifact
+from upshift.runtime.storage import serializers
 from upshift.runtime.storage.artifacts import load, save
-from upshift.runtime.storage.serializers import prepare, registry, serializers_for
+from upshift.runtime.storage.serializers import prepare, serializers_for
 from upshift.runtime.storage.store import Store, open_store
 
 PACKAGE = """
@@ -64,12 +65,12 @@ def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (information / "entry_points.txt").write_text(ENTRY_POINTS)
     (site / "upshift_points.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(site))
-    registry._plugins.cache_clear()
-    registry._load_plugin.cache_clear()
+    serializers._plugins.cache_clear()
+    serializers._load_plugin.cache_clear()
     yield importlib.import_module("upshift_points")
     sys.modules.pop("upshift_points")
-    registry._plugins.cache_clear()
-    registry._load_plugin.cache_clear()
+    serializers._plugins.cache_clear()
+    serializers._load_plugin.cache_clear()
 
 
 def test_a_type_of_a_third_party_uses_its_serializer(store: Store, points: Any) -> None:
@@ -118,5 +119,5 @@ def test_a_serializer_that_is_not_installed_is_named(store: Store) -> None:
 
 def test_preparing_finds_what_is_registered(points: Any) -> None:
     prepare()
-    assert "upshift_points.Point" in registry._plugins()
+    assert "upshift_points.Point" in serializers._plugins()
     assert "cloudpickle" in sys.modules
