@@ -14,7 +14,7 @@ import pytest
 from buckets import KEYS, BucketHere
 from project import Project
 from ray_here import RayHere, ray_here
-from upshift.runs.copying import check_store
+from upshift.runs.checking import check_store
 from upshift.runtime.storage.objects import open_objects
 
 PATIENCE = 120.0

@@ -13,7 +13,7 @@ import pytest
 from buckets import BucketHere
 from project import Project
 from slurm_here import slurm_here
-from upshift.runs.copying import check_store
+from upshift.runs.checking import check_store
 from upshift.runtime.storage.objects import open_objects
 
 PATIENCE = 120.0

@@ -16,7 +16,7 @@ from buckets import BucketHere
 from counted import Requests
 from postgres_here import postgres_here
 from project import Project
-from upshift.runs.copying import check_store
+from upshift.runs.checking import check_store
 from upshift.runtime.storage.objects import open_objects
 
 SQUARES = """

@@ -98,7 +98,7 @@ def check(address: str | None, as_json: bool) -> int:
     from upshift.model.settings.sizes import format_size
     from upshift.report.human import count
     from upshift.report.terminal.cleaned import Ticker
-    from upshift.runs.copying import check_store
+    from upshift.runs.checking import check_store
     from upshift.runtime.storage.objects import open_objects
 
     if address is None:

@@ -22,9 +22,10 @@ from upshift.runs.catalog.endings import Ending
 from upshift.runs.catalog.rebuild import rebuild
 from upshift.runs.catalog.removals import forget_removed
 from upshift.runs.catalog.rows import RunRow, TaskRow
+from upshift.runs.checking import check_store
 from upshift.runs.collect import Collected
 from upshift.runs.collect_bucket import GC, collect_bucket
-from upshift.runs.copying import check_store, copy_store
+from upshift.runs.copying import copy_store
 from upshift.runs.stores import uploads
 from upshift.runs.stores.bucket_lease import BucketLease
 from upshift.runs.stores.lease import Lease, Time

@@ -13,7 +13,8 @@ import pytest
 from buckets import BucketHere
 from upshift.model.spec import Code, EntryPoint, TaskId, TaskResult, TaskSpec, to_json
 from upshift.runs.catalog.rows import RunRow
-from upshift.runs.copying import check_store, copy_store
+from upshift.runs.checking import check_store
+from upshift.runs.copying import copy_store
 from upshift.runs.stores.references import References
 from upshift.runtime.step.checkpoint import checkpoints_of
 from upshift.runtime.storage import artifacts, live
