@@ -63,7 +63,7 @@ def measure(effort: Effort) -> Report:
 
 def _fill(home: Path, runs: int) -> None:
     from upshift.model.configuration import load_configuration
-    from upshift.runs.catalog.rebuild import open_catalog
+    from upshift.runs.catalog.opening import open_catalog
     from upshift.runs.catalog.rows import RunRow
 
     with patch.dict(os.environ, {"UPSHIFT_HOME": str(home)}):

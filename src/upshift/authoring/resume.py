@@ -90,7 +90,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.code.fingerprint import look_up
     from upshift.engine.debug import recorded_code
     from upshift.model.configuration import load_configuration
-    from upshift.runs.catalog.rebuild import known_run, open_catalog
+    from upshift.runs.catalog.opening import known_run, open_catalog
     from upshift.runs.catalog.rows import KEY, awaits_engine
     from upshift.runs.catalog.standing import ORCHESTRATOR
     from upshift.runs.history.runs import get_run
@@ -148,7 +148,7 @@ def resume_detached(order: Order, progress: Progress) -> Run[Any]:
     """Do a run as the engine that was submitted for it: all that it is was recorded then."""
     from upshift.engine.debug import recorded_code
     from upshift.engine.run import execute
-    from upshift.runs.catalog.rebuild import known_run, open_catalog
+    from upshift.runs.catalog.opening import known_run, open_catalog
     from upshift.runtime.storage.store import open_store
 
     configuration = order.configuration
@@ -191,7 +191,7 @@ def resume_from(
         As for :func:`~upshift.authoring.running.start`.
     """
     from upshift.model.configuration import load_configuration
-    from upshift.runs.catalog.rebuild import open_catalog
+    from upshift.runs.catalog.opening import open_catalog
     from upshift.runtime.storage.store import open_store
 
     configuration = load_configuration()

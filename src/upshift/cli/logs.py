@@ -24,7 +24,7 @@ from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
 from upshift.report.human import count, in_words, on_rank
 from upshift.report.terminal.layout import cleaned, label
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import Detached
 from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.runs import Run, get_run

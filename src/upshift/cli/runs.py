@@ -61,7 +61,7 @@ def runs(
     from upshift.cli.selection import settle
     from upshift.model.configuration import load_configuration
     from upshift.runs.catalog.catalog import no_pipeline
-    from upshift.runs.catalog.rebuild import open_catalog
+    from upshift.runs.catalog.opening import open_catalog
     from upshift.runs.catalog.standing import standing
 
     shown = limit or (None if as_json else SCREENFUL)
@@ -311,7 +311,7 @@ def top(once: bool, as_json: bool) -> None:
     from upshift.report.terminal.layout import Page
     from upshift.report.terminal.top import lines
     from upshift.report.views.running import Watch
-    from upshift.runs.catalog.rebuild import open_catalog
+    from upshift.runs.catalog.opening import open_catalog
 
     watch = Watch(open_catalog(load_configuration()))
     if as_json:

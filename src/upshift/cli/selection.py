@@ -72,7 +72,7 @@ def _world_sizes(step: Step, index: int | None) -> Iterator[int | None]:
 def found(run: str) -> Run:
     """A run as it stands; of one that has lost a detached engine, its target was asked why."""
     from upshift.model.configuration import load_configuration
-    from upshift.runs.catalog.rebuild import open_catalog
+    from upshift.runs.catalog.opening import open_catalog
     from upshift.runs.history.runs import get_run
 
     configuration = load_configuration()

@@ -52,7 +52,7 @@ def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_j
     from upshift.model.settings.sizes import format_size
     from upshift.report.human import count
     from upshift.report.terminal.cleaned import Ticker
-    from upshift.runs.catalog.rebuild import add_runs, open_catalog
+    from upshift.runs.catalog.opening import add_runs, open_catalog
     from upshift.runs.copying import copy_store
     from upshift.runtime.storage.objects import open_objects
     from upshift.runtime.storage.objects.folder import FolderObjects

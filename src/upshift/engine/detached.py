@@ -62,7 +62,7 @@ from upshift.model.spec.codec import decode, encode, to_json
 from upshift.model.spec.task import Code
 from upshift.report.progress import Progress
 from upshift.runs.catalog.catalog import catalog_place
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import Detached
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.lease import Lease, here

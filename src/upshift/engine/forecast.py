@@ -47,7 +47,7 @@ from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import UNCACHED, Code, TaskId
 from upshift.report.views.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.history.records import growth_of
 from upshift.runtime.masking import Mask
 from upshift.runtime.storage import artifacts

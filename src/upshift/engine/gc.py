@@ -19,13 +19,8 @@ from upshift.model.configuration import Configuration
 from upshift.model.home import home
 from upshift.model.settings.sizes import parse_size
 from upshift.runs.catalog.catalog import Catalog, catalog_place, no_pipeline
-from upshift.runs.catalog.rebuild import (
-    Rebuilt,
-    configured_stores,
-    open_catalog,
-    put_aside_if_damaged,
-    rebuild,
-)
+from upshift.runs.catalog.opening import configured_stores, open_catalog
+from upshift.runs.catalog.rebuild import Rebuilt, put_aside_if_damaged, rebuild
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.collect import ABANDONED, Collected, Tally, Tell, collect
 from upshift.runs.collect_bucket import collect_bucket

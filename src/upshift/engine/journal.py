@@ -47,7 +47,7 @@ from upshift.model.spec.task import Code, Failure, TaskId
 from upshift.report.progress import ImageChange, Progress, TaskChange
 from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.endings import record_ending
+from upshift.runs.catalog.rebuild import record_ending
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runtime.storage.store import Store
 from upshift.runtime.usercode.modules import SOURCES

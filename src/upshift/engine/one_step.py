@@ -44,7 +44,7 @@ from upshift.model.graph import FOREACH, FlowShape, Graph, expansion, needs
 from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.codec import encode, from_json, to_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
-from upshift.runs.catalog.endings import NAME, Ending
+from upshift.runs.catalog.rebuild import ENDING, Ending
 from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
 from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.records import growth_of
@@ -212,7 +212,7 @@ class OneStep:
             tasks=tuple(TaskRow(task=self._id(task), status=task.status) for task in states),
             attempts=tuple(attempt for task in states for attempt in self._attempts(task)),
         )
-        self.store.write_record(self._run, NAME, to_json(ending))
+        self.store.write_record(self._run, ENDING, to_json(ending))
         self._write(row)
         return status
 

@@ -35,7 +35,7 @@ from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import Code, Failure, TaskId
 from upshift.report.progress import Progress, TaskChange
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.rebuild import bring_in, open_catalog
+from upshift.runs.catalog.opening import bring_in, open_catalog
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.elsewhere import elsewhere

@@ -31,7 +31,7 @@ from upshift.model.spec.artifact import Value
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import TaskId, TaskResult, TaskSpec, same_work
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.rebuild import bring_in
+from upshift.runs.catalog.opening import bring_in
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.stores.lease import here
 from upshift.runtime.storage.checkpoints import discard

@@ -46,8 +46,7 @@ from upshift.model.spec.task import Code, Failure, TaskId
 from upshift.report.human import count, on_rank, worth_a_look
 from upshift.report.progress import Progress
 from upshift.runs.catalog.backlog import Backlog
-from upshift.runs.catalog.rebuild import open_catalog
-from upshift.runs.catalog.removals import forget_removed
+from upshift.runs.catalog.opening import forget_removed, open_catalog
 from upshift.runs.catalog.rows import Detached, RunRow, awaits_engine
 from upshift.runs.history.records import growth_of
 from upshift.runs.history.runs import Run

@@ -36,7 +36,7 @@ from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.report.progress import Progress, TaskChange
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.rebuild import bring_in
+from upshift.runs.catalog.opening import bring_in
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
 from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.records import growth_of

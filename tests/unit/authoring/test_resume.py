@@ -21,7 +21,7 @@ from upshift.authoring.running import remembered, source_of
 from upshift.engine import RunOptions
 from upshift.model.configuration import load_configuration
 from upshift.model.spec.codec import encode, to_json
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import RunRow
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store

@@ -23,7 +23,7 @@ from upshift.model.graph import Collection, Constant, FromStep, Graph, Node, Sou
 from upshift.model.spec import Code, EntryPoint, MetricValue, TaskId
 from upshift.report.progress import ImageChange, TaskChange
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.history.runs import Run, get_run
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store

@@ -17,7 +17,7 @@ from upshift.model.configuration import Configuration
 from upshift.model.settings.sizes import parse_span
 from upshift.report.terminal.cleaned import Ticker, cleaned_text, rebuilt_text
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.stores.lease import Lease, leases
 from upshift.runtime.storage import scratch

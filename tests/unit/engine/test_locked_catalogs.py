@@ -20,7 +20,7 @@ from upshift.model.graph import FromStep, Graph, Node
 from upshift.runs.catalog import backlog, postgres
 from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.catalog import notes_of_lacking
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.history.as_json import run_as_json
 from upshift.runs.history.runs import Run
 

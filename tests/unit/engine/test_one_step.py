@@ -22,8 +22,8 @@ from upshift.model.configuration import Configuration, Target
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code, Failure, TaskId, TaskResult
-from upshift.runs.catalog.endings import read_ending
-from upshift.runs.catalog.rebuild import known_run, open_catalog, rows_of
+from upshift.runs.catalog.opening import known_run, open_catalog
+from upshift.runs.catalog.rebuild import read_ending, rows_of
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.catalog.standing import standing
 from upshift.runtime.storage import artifacts

@@ -10,8 +10,7 @@ from upshift.config import ResourceSettings, Retry
 from upshift.errors import GraphError, RunFailed
 from upshift.model.graph import Collection, FromStep, Graph, Node
 from upshift.model.spec import Code, Hardware, decode, from_json
-from upshift.runs.catalog.endings import Ending, read_ending
-from upshift.runs.catalog.rebuild import rebuild
+from upshift.runs.catalog.rebuild import Ending, read_ending, rebuild
 from upshift.runs.catalog.rows import RunRow
 
 

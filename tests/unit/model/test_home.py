@@ -11,7 +11,7 @@ import pytest
 
 from upshift.model.configuration import Configuration
 from upshift.model.home import home, make_folder
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.stores.lease import Lease
 from upshift.runtime.storage import scratch
 from upshift.runtime.storage.memo import Memo, now

@@ -10,7 +10,7 @@ import attrs
 
 from upshift.errors import StoreUnavailable
 from upshift.model.spec import Artifact, Code, EntryPoint, TaskId, TaskResult, TaskSpec, to_json
-from upshift.runs.catalog.endings import Ending
+from upshift.runs.catalog.rebuild import Ending
 from upshift.runs.catalog.rows import RunRow, TaskRow
 from upshift.runs.stores.lease import Lease
 from upshift.runs.stores.publishing import Publisher

@@ -18,8 +18,8 @@ from upshift.model.configuration import Configuration
 from upshift.model.spec import Artifact, Failure, Hardware, TaskId, TaskResult
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.database import MIGRATIONS, Database, Migrations, Server
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.postgres import PostgresDatabase
-from upshift.runs.catalog.rebuild import open_catalog
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.catalog.sqlite import SqliteDatabase
 

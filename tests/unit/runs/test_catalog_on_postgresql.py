@@ -19,7 +19,7 @@ from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog import catalog as catalogs
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.database import Locked, Server
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import AttemptRow, TaskRow
 
 
@@ -143,7 +143,7 @@ def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_psycopg_is_imported_only_where_it_is_asked_for() -> None:
     asked = (
         "import sys\nfrom upshift.model.configuration import Configuration\n"
-        "from upshift.runs.catalog.rebuild import open_catalog\n"
+        "from upshift.runs.catalog.opening import open_catalog\n"
         "open_catalog(Configuration()).runs()\nassert 'psycopg' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", asked], check=True, timeout=60)

@@ -15,7 +15,7 @@ from upshift.model.graph import Constant, Graph, Node, StepDefinition
 from upshift.model.spec import Artifact, Code, EntryPoint, TaskId, TaskResult, TaskSpec, encode, to_json
 from upshift.runs import collect
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.endings import Ending
+from upshift.runs.catalog.rebuild import Ending
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runtime.storage import claims, files
 from upshift.runtime.storage.artifacts import save

@@ -18,9 +18,8 @@ from upshift.errors import StoreError, StoreUnavailable, UsageError
 from upshift.model.spec import TaskId, to_json
 from upshift.runs.bucket_survey import DAY
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.endings import Ending
-from upshift.runs.catalog.rebuild import rebuild
-from upshift.runs.catalog.removals import forget_removed
+from upshift.runs.catalog.opening import forget_removed
+from upshift.runs.catalog.rebuild import Ending, rebuild
 from upshift.runs.catalog.rows import RunRow, TaskRow
 from upshift.runs.checking import check_store
 from upshift.runs.collect import Collected

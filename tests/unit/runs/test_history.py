@@ -29,8 +29,8 @@ from upshift.model.spec import (
 from upshift.report.terminal.tables import show_run
 from upshift.runs.catalog import rebuild
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.endings import record_ending
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
+from upshift.runs.catalog.rebuild import record_ending
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.catalog.standing import standing
 from upshift.runs.history.as_json import row_as_json, run_as_json

@@ -28,8 +28,8 @@ from upshift.model.spec import (
 )
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.database import MIGRATIONS, Server
-from upshift.runs.catalog.endings import record_ending
-from upshift.runs.catalog.rebuild import bring_in, open_catalog, put_aside_if_damaged, rebuild
+from upshift.runs.catalog.opening import bring_in, open_catalog
+from upshift.runs.catalog.rebuild import put_aside_if_damaged, rebuild, record_ending
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.catalog.sqlite import SqliteDatabase
 from upshift.runs.collect import collect

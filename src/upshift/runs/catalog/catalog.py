@@ -23,12 +23,12 @@ from upshift.model.home import home
 from upshift.model.spec.codec import decode
 from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricSummary
-from upshift.runs.catalog.addresses import Addresses
 from upshift.runs.catalog.database import MIGRATIONS, Database, Server, Transaction, upsert
 from upshift.runs.catalog.rows import (
     ATTEMPT_COLUMNS,
     RUN_COLUMNS,
     TASK_COLUMNS,
+    Addresses,
     AttemptRow,
     RunRow,
     TaskRow,

@@ -1,9 +1,9 @@
 """The catalog anew, from what the stores hold: ``upshift gc --rebuild-catalog``, or where there is none.
 
 A run is found by its record ``run.json``, the JSON form of a :class:`~upshift.runs.catalog.rows.RunRow`; its
-attempts by their results; the rest by what :mod:`upshift.runs.catalog.endings` wrote down. Of a run that was
-interrupted there is no such record: what it had reused or skipped by then, and attempts that left no
-result, are not found again until somebody resumes it.
+attempts by their results. The rest is in the record ``tasks.json``, an :class:`Ending`, which is written when
+the run ends: how each task stands, also one that was skipped or whose result is that of another run; and
+attempts that left no result. Of an interrupted run these are not found again until somebody resumes it.
 
 The catalog is mended in its place, a few runs at a time, so that engines can go on writing to it, and
 whoever is killed may begin again. Only one that cannot be read is put aside first.
@@ -11,39 +11,26 @@ whoever is killed may begin again. Only one that cannot be read is put aside fir
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.errors import NotFound, UpshiftError
-from upshift.model.spec.codec import from_json
+from upshift.model.spec.codec import from_json, to_json
 from upshift.model.spec.task import TaskId, TaskResult
-from upshift.runs.catalog.catalog import Catalog, catalog_place, notes_of_lacking
+from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.database import Damaged
-from upshift.runs.catalog.endings import read_ending
-from upshift.runs.catalog.removals import forget_removed
-from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of, awaits_engine
+from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
 from upshift.runs.catalog.version_rows import recorded_versions
 from upshift.runs.stores.claimed import Claimed
 from upshift.runs.stores.lease import held, here
-from upshift.runtime.storage.records import REMOVED, live_path
-from upshift.runtime.storage.store import Store, open_store
+from upshift.runtime.storage.records import REMOVED
+from upshift.runtime.storage.store import Store
 
-if TYPE_CHECKING:
-    from upshift.model.configuration import Configuration
-
+ENDING = "tasks.json"
+"""The record with an :class:`Ending`."""
 _BATCH = 5_000
 """Rows in one transaction."""
-
-_MEND = "upshift gc --rebuild-catalog"
-
-_STRETCH = 1_000
-"""Runs, after each of which one who waits for a new catalog is told how far it is."""
 
 Rows = tuple[str, RunRow | None, list[TaskRow], list[AttemptRow]]
 """A run's id, its own row (None: it was removed, and others have its results), its tasks and attempts."""
@@ -125,9 +112,9 @@ def rebuild(
                 interrupted.append(run)
             batch.append(rows)
             if sum(len(tasks) + len(attempts) + 1 for _, _, tasks, attempts in batch) > _BATCH:
-                _replace(batch, catalog, claimed)
+                replace(batch, catalog, claimed)
                 batch = []
-        _replace(batch, catalog, claimed)
+        replace(batch, catalog, claimed)
         catalog.versions.put(row for run in runs for row in recorded_versions(run, store))
     addresses = {store.address for store in stores}
     gone = [
@@ -143,286 +130,8 @@ def rebuild(
     )
 
 
-def open_catalog(configuration: Configuration) -> Catalog:
-    """The catalog that is configured. Nothing is opened or made before its first use.
-
-    One that is not there is made from what the configured stores hold, and runs that it lacks are added.
-
-    Raises
-    ------
-    ConfigError
-        The address is not one of a SQLite file, nor of a PostgreSQL database.
-    """
-    place = catalog_place(configuration.catalog)
-
-    def fill(new: Catalog) -> None:
-        fill_from_stores(new, configuration, str(place))
-
-    def catch_up(catalog: Catalog) -> None:
-        if notes_of_lacking(place).exists():
-            take_what_lacks(catalog, configuration)
-        if configuration.has_buckets:
-            take_from_buckets(catalog, configuration)
-        if isinstance(place, Path):
-            take_from_folders(catalog, configuration)
-
-    return Catalog(place, flush=configuration.durability == "power", fill=fill, opened=catch_up)
-
-
-def fill_from_stores(catalog: Catalog, configuration: Configuration, name: str) -> None:
-    """Give a new catalog the runs that the configured stores hold, and say so on stderr if there are any.
-
-    A store that cannot be read is left out, and named. Runs that an engine works on are its own to record.
-
-    Parameters
-    ----------
-    catalog
-        The catalog, which nobody else sees yet.
-    configuration
-        Names the stores.
-    name
-        What messages call it.
-    """
-    for store in configured_stores(configuration):
-        try:
-            claimed = Claimed(store.address)
-            claimed.look()
-            number = sum(run not in claimed.runs for run in store.runs())
-            if not number:
-                continue
-            runs = "1 run" if number == 1 else f"{number:,} runs"
-            _say(f"there is no catalog {name}; it is made anew from the store {store.name}: {runs}")
-            damaged = rebuild(catalog, [store], _say_how_far).damaged
-        except UpshiftError as error:
-            _say(f"the catalog lacks runs of the store {store.name}: {error.what}; {_MEND} mends it")
-            continue
-        if damaged:
-            _say(f"records of {len(damaged):,} of them cannot be read; {_MEND} says which")
-
-
-def take_what_lacks(catalog: Catalog, configuration: Configuration) -> None:
-    """Add the runs that engines could not write, by their notes; what cannot be now is left to others.
-
-    Raises
-    ------
-    Damaged
-        The catalog is: what it has of these runs is wrong.
-    """
-    for note in notes_of_lacking(catalog.place).iterdir():
-        try:
-            _take(note, catalog, configuration)
-        except Damaged:
-            raise
-        except (UpshiftError, OSError, ValueError):
-            continue
-
-
-def take_from_buckets(catalog: Catalog, configuration: Configuration) -> None:
-    """Add what other machines have put into the buckets of configured stores since; say where that fails."""
-    for store in configured_stores(configuration):
-        if store.replica is None:
-            continue
-        try:
-            forget_removed(catalog, store)
-            known, unfinished = catalog.ids_of(store.address)
-            there = store.replica.runs()
-            new = [run for run in there if run not in known]
-            going = [row.id for row in unfinished if row.source.get("engine") != here()]
-            if isinstance(catalog.place, Path):
-                store.replica.bring_runs(new)
-            else:  # what others have put into a catalog that is shared may never have been here
-                store.replica.bring_runs([run for run in there if not _is_here(run, store)])
-            add_runs(catalog, store, new)
-            for run in going:
-                bring_in(run, catalog, store)
-        except UpshiftError as error:
-            _say(f"runs of other machines in {store.replica.address} are not seen: {error.why or error.what}")
-
-
-def _is_here(run: str, store: Store) -> bool:
-    """Whether this machine has the records of a run in a bucket, which do not change any more."""
-    content = store.read_record(run, "run.json")
-    try:
-        return content is not None and from_json(RunRow, content).status not in UNFINISHED
-    except ValueError:
-        return False
-
-
-def take_from_folders(catalog: Catalog, configuration: Configuration) -> None:
-    """See how runs stand that engines of other homes work on: in shared folders, if anything has changed."""
-    for known in catalog.unfinished():
-        if known.source.get("engine", here()) == here() and not awaits_engine(known):
-            continue
-        with contextlib.suppress(UpshiftError, ValueError):  # what the catalog has can be shown all the same
-            store = open_store(known.store, **configuration.store_options)
-            content = None if store.replica is not None else store.read_record(known.id, "run.json")
-            if content is not None and from_json(RunRow, content) != known:
-                bring_in(known.id, catalog, store)
-
-
-def see_running(catalog: Catalog) -> None:
-    """See how far runs are that engines of other homes work on."""
-    for known in catalog.unfinished():
-        if known.status == "running" and known.source.get("engine", here()) != here():
-            with contextlib.suppress(UpshiftError):  # what the catalog has can be shown all the same
-                bring_in(known.id, catalog, open_store(known.store))
-
-
-def _take(note: Path, catalog: Catalog, configuration: Configuration) -> None:
-    store = open_store(os.readlink(note), **configuration.store_options)
-    claimed = Claimed(store.address)
-    claimed.look()
-    if note.name in claimed.runs:  # its engine lives
-        return
-    with catalog.without_waiting():
-        if (rows := rows_of(note.name, store)) is not None:
-            _, row, tasks, attempts = rows
-            if row is not None and row.status in UNFINISHED:  # the catalog may know more of it
-                catalog.add_run(row)
-                catalog.record(tasks, attempts)
-            else:
-                _replace([rows], catalog, claimed)
-            catalog.versions.put(recorded_versions(note.name, store))
-    note.unlink(missing_ok=True)
-
-
-def known_run(ref: str, catalog: Catalog, configuration: Configuration) -> RunRow:
-    """A run by its id, a prefix of it, or ``latest``; also one that another home has put into a store.
-
-    Raises
-    ------
-    NotFound
-        There is no such run, or there are several.
-    """
-    try:
-        row = catalog.run(ref)
-    except NotFound:
-        stores = configured_stores(configuration)
-        found = [(run, store) for store in stores for run in store.runs() if run.startswith(ref)]
-        if len(found) != 1:
-            raise
-        run, store = found[0]
-        bring_in(run, catalog, store)
-        return catalog.run(run)
-    try:
-        bring_in(row.id, catalog, open_store(row.store, **configuration.store_options))
-    except Damaged:
-        raise
-    except UpshiftError:  # what the catalog has can be shown all the same
-        return row
-    return catalog.run(row.id)
-
-
-def bring_in(run: str, catalog: Catalog, store: Store) -> None:
-    """Take a run into the catalog as its store has it, where an engine of another home worked on it last."""
-    store.bring_run(run)
-    content = store.read_record(run, "run.json")
-    with contextlib.suppress(ValueError):  # it is damaged: the catalog may know better
-        row = None if content is None else from_json(RunRow, content)
-        if row is not None and row.source.get("engine", here()) != here():
-            known = _known(run, catalog)
-            told = known is not None and (known.ended, known.tags) == (row.ended, row.tags)
-            if known is None or known.status in UNFINISHED or not told:
-                _merge(run, catalog, store, known)
-
-
-def _merge(run: str, catalog: Catalog, store: Store, known: RunRow | None) -> None:
-    """Replace a run that is over; of one that is not the catalog may know more, which stays."""
-    rows = rows_of(run, store)
-    if rows is None:
-        return
-    _, row, tasks, attempts = rows
-    if row is None or row.status not in UNFINISHED:
-        catalog.replace_runs([rows])
-    else:
-        catalog.add_run(row)
-        recorded = catalog.attempts(run)
-        better = {(a.task, a.number) for a in recorded if a.handle is not None}  # by its engine, in here
-        # What an engine has given up leaves no result either: only the newest attempt of a task may run.
-        newest = {result.task: result.number for result in sorted(attempts, key=lambda a: a.number)}
-        last = {a.task: a for a in sorted(_begun(run, store), key=lambda a: a.number)}
-        begun = [
-            a for a in last.values() if a.number > newest.get(a.task, 0) and (a.task, a.number) not in better
-        ]
-        attempts = [*attempts, *begun]
-        tasks = [*tasks, *(TaskRow(task=attempt.task, status=attempt.status) for attempt in begun)]
-        done = {task.task for task in catalog.tasks(run) if task.status not in UNFINISHED}
-        over = {(a.task, a.number) for a in recorded if a.status not in UNFINISHED}
-        catalog.record(
-            [task for task in tasks if task.task not in done],
-            [attempt for attempt in attempts if (attempt.task, attempt.number) not in over],
-        )
-    catalog.versions.put(recorded_versions(run, store))
-
-
-def _begun(run: str, store: Store) -> Iterator[AttemptRow]:
-    """Attempts that have left no result yet: what runs has left something else."""
-    for spec in store.unfinished(run):
-        if spec.backend is not None:
-            left = (store.log_path, store.series_path)
-            began = (store.root / live_path(spec.task, spec.attempt)).exists() or any(
-                path(spec.task, spec.attempt).exists() for path in left
-            )
-            yield AttemptRow(
-                task=spec.task,
-                number=spec.attempt,
-                status="running" if began else "pending",
-                target=spec.target,
-                backend=spec.backend,
-            )
-
-
-def _known(run: str, catalog: Catalog) -> RunRow | None:
-    with contextlib.suppress(NotFound):
-        return catalog.run(run)
-    return None
-
-
-def add_runs(catalog: Catalog, store: Store, runs: Iterable[str]) -> None:
-    """Add runs that were copied into a store; those in another store that is there stay as they are."""
-    for run in runs:
-        known = _known(run, catalog)
-        if known is None or known.store == store.address or not os.path.isdir(known.store):
-            _merge(run, catalog, store, known)
-
-
-def configured_stores(configuration: Configuration) -> list[Store]:
-    """The stores of the configured targets that this version can open, whether anything is in them or not."""
-    stores: dict[str, Store] = {}
-    for target in (*configuration.targets.values(), configuration.target("local")):
-        with contextlib.suppress(UpshiftError):  # whoever uses it is told
-            store = open_store(configuration.store_address(target), **configuration.store_options)
-            stores.setdefault(store.address, store)
-    return list(stores.values())
-
-
-def _say_how_far(what: str, done: int, of: int | None) -> None:
-    if done and done % _STRETCH == 0:
-        _say(f"{what}: {done:,} of {of:,}")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"upshift: {text}\n")
-
-
-def put_aside_if_damaged(catalog: Catalog) -> Path | None:
-    """Move a catalog that cannot be read out of the way; give where it is now. None: it can be read.
-
-    Raises
-    ------
-    ConfigError
-        A newer Upshift has made it.
-    StoreUnavailable
-        It cannot be opened, which does not say that it is damaged.
-    """
-    try:
-        catalog.check()
-        return None
-    except Damaged:
-        return catalog.put_aside()
-
-
-def _replace(batch: list[Rows], catalog: Catalog, claimed: Claimed) -> None:
+def replace(batch: list[Rows], catalog: Catalog, claimed: Claimed) -> None:
+    """Replace runs in the catalog, but for those that an engine works on by now."""
     claimed.look()  # somebody may have resumed one since its records were read
     catalog.replace_runs(rows for rows in batch if rows[0] not in claimed.runs)
 
@@ -467,3 +176,56 @@ def _tasks(results: Iterable[TaskResult]) -> Iterator[TaskRow]:
     newest: dict[TaskId, TaskResult] = {result.task: result for result in results}
     for result in newest.values():
         yield TaskRow(task=result.task, status=result.status, key=result.key)
+
+
+def put_aside_if_damaged(catalog: Catalog) -> Path | None:
+    """Move a catalog that cannot be read out of the way; give where it is now. None: it can be read.
+
+    Raises
+    ------
+    ConfigError
+        A newer Upshift has made it.
+    StoreUnavailable
+        It cannot be opened, which does not say that it is damaged.
+    """
+    try:
+        catalog.check()
+        return None
+    except Damaged:
+        return catalog.put_aside()
+
+
+@attrs.frozen(kw_only=True)
+class Ending:
+    """How the tasks of a run stood when it ended.
+
+    Parameters
+    ----------
+    tasks
+        All of them.
+    attempts
+        Those that left no result, or of which the backend has said more than that.
+    """
+
+    tasks: tuple[TaskRow, ...] = ()
+    attempts: tuple[AttemptRow, ...] = ()
+
+
+def record_ending(row: RunRow, catalog: Catalog, store: Store) -> None:
+    """Write down a run that is over, as the catalog has it.
+
+    Raises
+    ------
+    StoreUnavailable
+    """
+    ending = Ending(
+        tasks=tuple(catalog.tasks(row.id)), attempts=tuple(catalog.attempts(row.id, without_result=True))
+    )
+    store.write_record(row.id, ENDING, to_json(ending))
+    store.write_record(row.id, "run.json", to_json(row))
+
+
+def read_ending(run: str, store: Store) -> Ending:
+    """The tasks of a run when it last ended; none, if it never did."""
+    content = store.read_record(run, ENDING)
+    return Ending() if content is None else from_json(Ending, content)

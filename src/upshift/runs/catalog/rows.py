@@ -3,18 +3,25 @@
 A run whose engine was submitted (``run --detach``) says so under ``source``: whoever submits an engine
 records the run as pending, with a new token, and only then submits. An engine takes a pending run with
 its own token and no other, so that one that is late does nothing.
+
+A catalog that machines share names buckets, not the folders that follow them: :class:`Addresses`.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 
+from upshift.model.checks import in_bucket
+from upshift.model.home import home
 from upshift.model.spec.codec import decode, encode, from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
+from upshift.runtime.storage.replica import replica_at, replica_of
 
 UNFINISHED = ("pending", "running")
 """Status of a run, task or attempt that is not over."""
@@ -318,3 +325,31 @@ def awaits_engine(row: RunRow) -> bool:
     """Whether an engine was submitted for it that has not begun yet, as far as anybody knows."""
     found = Detached.of(row) if row.status == "pending" else None
     return found is not None and found.lost is None
+
+
+class Addresses:
+    """Translates the addresses of stores between this machine and its catalog, which may be shared."""
+
+    def __init__(self, *, shared: bool) -> None:
+        self.shared = shared
+
+    def there(self, store: str) -> str:
+        """What the catalog calls a store of this machine."""
+        return _named(store) if self.shared else store
+
+    def here(self, address: str) -> str:
+        """The folder on this machine of a store in the catalog."""
+        return _folder(address, str(home())) if self.shared and in_bucket(address) else address
+
+
+@functools.lru_cache(maxsize=64)
+def _named(store: str) -> str:
+    replica = replica_at(store)
+    return store if replica is None else replica.address
+
+
+@functools.lru_cache(maxsize=64)
+def _folder(address: str, at: str) -> str:
+    replica = replica_of(address)
+    replica.mark()
+    return str(Path(replica.root))

@@ -9,9 +9,8 @@ from typing import Any
 import attrs
 
 from upshift.model.spec.codec import from_json, to_json
-from upshift.runs.catalog.addresses import Addresses
 from upshift.runs.catalog.database import Database, Transaction, upsert
-from upshift.runs.catalog.rows import VersionRow
+from upshift.runs.catalog.rows import Addresses, VersionRow
 from upshift.runtime.storage.store import Store
 
 _RECORD = "versions.json"

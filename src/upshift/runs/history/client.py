@@ -8,7 +8,7 @@ from typing import Any
 from upshift.errors import NotFound, user_location
 from upshift.model.configuration import load_configuration
 from upshift.runs.catalog.catalog import catalog_place, no_pipeline
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.history.places import get_namespace
 from upshift.runs.history.runs import Run, list_runs
 

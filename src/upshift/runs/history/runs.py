@@ -20,7 +20,7 @@ from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode, to_json
 from upshift.model.spec.task import TaskId
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.rebuild import known_run, open_catalog
+from upshift.runs.catalog.opening import known_run, open_catalog
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
 from upshift.runs.catalog.standing import INTERRUPTED, plain_status, standing
 from upshift.runs.history.places import Placed, confirm_in_namespace

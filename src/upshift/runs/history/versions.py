@@ -20,7 +20,7 @@ from upshift.model.checks import shown
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.task import TaskId, TaskResult
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.rebuild import open_catalog
+from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import VersionRow
 from upshift.runs.catalog.version_rows import record_versions
 from upshift.runs.history.records import utc
