@@ -1,4 +1,4 @@
-"""The commands, thin: each one parses what was typed and calls the room that does the work."""
+"""The command line. Each command parses its arguments, calls another package, and prints the result."""
 
 from __future__ import annotations
 

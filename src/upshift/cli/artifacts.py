@@ -1,4 +1,4 @@
-"""``upshift artifacts``."""
+"""``upshift artifacts``: versions of the values that steps made, and their tags."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class LazyGroup(click.Group):
 
 
 def _refuse_undecodable(arguments: Sequence[str]) -> None:
-    """Refuse what is not UTF-8, before any command sees it: no record could hold it."""
+    """Refuse arguments that are not UTF-8, which no record could hold."""
     for number, argument in enumerate(arguments, start=1):
         if any("\ud800" <= character <= "\udfff" for character in argument):
             raise UsageError(

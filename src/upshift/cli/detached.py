@@ -1,7 +1,7 @@
-"""``python -m upshift.cli.detached [DESCRIPTOR|ORDER]``: the engine of a detached run, at its work.
+"""``python -m upshift.cli.detached [DESCRIPTOR|ORDER]``: the engine of a detached run.
 
-Its order is in its environment, or at the address ORDER in a store. Through DESCRIPTOR, a pipe, it tells
-whoever waits for it that it has the run.
+Its order is in its environment, or at the address ORDER in a store. Through DESCRIPTOR, a pipe, it reports to
+the command that started it that the run has begun.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _at_end: list[Callable[[], None]] = []
 
 
 class _Telling(PlainProgress):
-    """Plain lines; and whoever waits for it at the other end of a pipe hears when it has the run."""
+    """Plain lines of progress, and a byte into the pipe once the run has begun."""
 
     def __init__(self, descriptor: int | None) -> None:
         super().__init__(sys.stderr, sys.stdout)
@@ -41,7 +41,7 @@ class _Telling(PlainProgress):
 
 
 def _print_to(log: str) -> None:
-    """Print to this file, where not whoever started this process has seen to it: Ray has logs of its own."""
+    """Redirect stdout and stderr to this file, unless they are; Ray has logs of its own."""
     with contextlib.suppress(OSError):
         if not (os.path.exists(log) and os.path.samestat(os.fstat(1), os.stat(log))):
             file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -51,7 +51,7 @@ def _print_to(log: str) -> None:
 
 
 class _Copied:
-    """A stream of which everything goes to a file, too."""
+    """A stream that writes everything to a file, too."""
 
     def __init__(self, stream: TextIO, file: TextIO) -> None:
         self._stream = stream
@@ -67,7 +67,7 @@ class _Copied:
 
 
 def _print_to_store(order: Order) -> None:
-    """Print to the store as well, which the engine publishes; what comes last, when this process ends."""
+    """Write the output to the store as well; the engine uploads it, and this process the rest at its end."""
     store = open_store(order.configuration.store or "", **order.configuration.store_options)
     key = f"runs/{order.run}/{log_of(order.token)}"
     path = store.root / key
@@ -79,7 +79,7 @@ def _print_to_store(order: Order) -> None:
 
 
 def work() -> int:
-    """Do the run; 0: it has completed."""
+    """Do the run; returns 0 when it has completed."""
     from upshift.authoring.resume import resume_detached
     from upshift.runtime.supervisor.starters.thread_pools import quiet_pools
 
@@ -113,7 +113,7 @@ def work() -> int:
 
 
 def main() -> int:
-    """The exit code, when all that was printed is where it belongs."""
+    """Do the run and upload the rest of its output; returns the exit code."""
     code = exit_code_of(work)
     for finish in _at_end:
         with contextlib.suppress(UpshiftError):  # the bucket is away: what the pod or job printed is left

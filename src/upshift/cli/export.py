@@ -1,4 +1,4 @@
-"""``upshift export``."""
+"""``upshift export``: a pipeline as a definition for Kubeflow or SkyPilot."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def export() -> None:
 
 
 def _takes_pipeline(command: C) -> C:
-    """The command takes a pipeline as a run does, and where what it writes goes."""
+    """Add the options of a pipeline, as for a run, and of the output."""
     options = (
         shared.takes_graph,
         shared.decorators,

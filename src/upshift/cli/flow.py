@@ -40,7 +40,7 @@ _OF_ANY = {
 
 
 def main(flow: type[FlowSpec]) -> NoReturn:
-    """Do what was typed after ``python flow.py``, and exit with the codes of ``upshift``."""
+    """Run the command line after ``python flow.py``, and exit with the codes of ``upshift``."""
     from upshift.runtime.usercode import modules as usercode
 
     arguments = sys.argv[1:]
@@ -72,7 +72,7 @@ _BEFORE = (
     ),
     click.Option(["--quiet/--no-quiet"], default=None, hidden=True),
 )
-"""What may stand before the command, as in Metaflow."""
+"""Options before the command, as in Metaflow."""
 
 
 def _before(option: str) -> Any:
@@ -273,7 +273,7 @@ def _from(pipeline: FlowPipeline, step: str) -> list[str]:
 
 
 def _parameters(pipeline: FlowPipeline) -> Callable[[Any], Any]:
-    """The options that are the flow's parameters."""
+    """Add the flow's parameters as options."""
 
     def decorate(command: Any) -> Any:
         for parameter in reversed(list(pipeline.parameters.values())):
@@ -291,7 +291,7 @@ def _parameters(pipeline: FlowPipeline) -> Callable[[Any], Any]:
 
 
 def _place(command: Any) -> Any:
-    """The options of where and how it runs."""
+    """Add the options of where and how it runs."""
     for option in (
         click.option("--cache/--no-cache", "cache", default=True, help="Whether results may be reused."),
         shared.strict("Default: best effort on this machine, strict elsewhere."),

@@ -208,7 +208,7 @@ def _summary(documented: Callable[..., Any]) -> str:
 
 
 def _goes(step: FlowStep) -> str:
-    """Where a step goes, in words."""
+    """The steps that follow a step, in words."""
     then = ", ".join(step.then)
     if step.kind == FOREACH:
         return f"for each item → {then}"

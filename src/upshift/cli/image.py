@@ -1,4 +1,4 @@
-"""``upshift image``."""
+"""``upshift image``: show, build, lock, list and remove images."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def update(**named: Any) -> int:
 
 
 def _refused(images: Sequence[NamedImage], *, as_json: bool) -> bool:
-    """Whether an image will not do; those are told."""
+    """Whether the checks of an image found an error; such images are shown."""
     refused = [found for found in images if found.prepared.errors]
     if refused:
         _tell(refused, as_json=as_json, err=not as_json)
@@ -348,7 +348,7 @@ def prune(
 
 @contextlib.contextmanager
 def _places(target: str | None, registry: str | None, repository: str) -> Iterator[list[Place]]:
-    """What is in each place, and what removes it there, as long as this is open."""
+    """The images in each place, with a function that removes one; usable inside the block."""
     from functools import partial
 
     from upshift.errors import UsageError
@@ -391,7 +391,7 @@ def _places(target: str | None, registry: str | None, repository: str) -> Iterat
 
 
 def _engines_here() -> list[ContainerEngine]:
-    """The engines that work on this machine; a line for each that is installed and does not."""
+    """The engines that answer on this machine; a line for each that is installed and does not."""
     from upshift.errors import BackendError, ImageError
     from upshift.images.containers.engine import find_engine, installed
 

@@ -1,4 +1,4 @@
-"""``upshift logs``: what the steps of a run printed, and what they print while it goes on."""
+"""``upshift logs``: what the steps of a run printed, and print while it runs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def logs(
 def _tell_of_gaps(
     run: Run, steps: list[Step], index: int | None, attempt: int | None, rank: int | None
 ) -> None:
-    """Say which of the logs are not whole, and why."""
+    """Say which logs are incomplete, and why."""
     for task, one in chosen(run, [step.name for step in steps], index, attempt):
         gaps = [gap for gap in one.gaps if gap.what == "log" and gap.rank == rank]
         lines = list(in_words(gaps))
@@ -111,7 +111,7 @@ def _tell_of_gaps(
 def _tell_of_failures(
     run: Run, steps: list[Step], index: int | None, attempt: int | None, rank: int | None
 ) -> None:
-    """Say why attempts failed, with the traceback; those that failed alike once."""
+    """Say why attempts failed, with the traceback; equal failures are told once."""
     alike: dict[tuple[str, str, str], list[tuple[Task, Attempt]]] = {}
     for task, one in chosen(run, [step.name for step in steps], index, attempt):
         error = one.error
@@ -131,7 +131,7 @@ def _tell_of_failures(
 
 
 def _tell_of_others(run: Run, tasks: list[Task]) -> None:
-    """Say how to see what earlier attempts printed, where there were any."""
+    """Say how to see what earlier attempts printed, if there were any."""
     tried = [task for task in tasks if len(task.attempts) > 1]
     if not tried:
         return
@@ -148,7 +148,7 @@ def _tell_of_others(run: Run, tasks: list[Task]) -> None:
 
 
 def _follow_engine(run: Run, *, follow: bool) -> None:
-    """Print what the engine of a detached run has printed; ``follow``: and prints, until it has left it."""
+    """Print the output of a detached run's engine; with ``follow``, until the run is over."""
     engine = Detached.of(run.row)
     if engine is None:
         raise NotFound(
@@ -252,7 +252,7 @@ class _Follower:
         )
 
     def _is_left(self) -> bool:
-        """Whether no engine is at work on the run, nor is going to be."""
+        """Whether the run has no engine, and will get none."""
         asks = self._run.row.status == "pending" or ORCHESTRATOR in self._run.row.source
         if asks and time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + _ASK
@@ -302,14 +302,14 @@ class _Follower:
         return self._merged.grow(name, path)
 
     def _rank_of(self, step: str) -> str | None:
-        """Which rank's logs of a step are shown; None: those with what all of them print."""
+        """The rank whose log of a step is shown; None: the merged log."""
         if self._rank is None or (self._rank == 0 and self._run.by_name[step].launch is None):
             return None
         return str(self._rank)
 
 
 class _Merged:
-    """Writes the bytes of logs to a stream; of lines that were drawn again and again the last frame."""
+    """Writes the bytes of logs to a stream; of redrawn lines, such as progress bars, the last frame."""
 
     def __init__(self, stream: TextIO, *, named: bool) -> None:
         self._stream = stream  # where to write
@@ -319,12 +319,12 @@ class _Merged:
         self._positions: dict[Path, int] = {}
 
     def copy(self, name: str, path: Path) -> None:
-        """Write a whole log; whether it ends with a line feed is as it is, unless lines have names."""
+        """Write a whole log; a line feed is added at its end only if lines have names."""
         self.grow(name, path)
         self.finish(name, path, newline=self._named)
 
     def grow(self, name: str, path: Path) -> bool:
-        """Write the lines that the log has got since the last call; False: there are none."""
+        """Write the new lines of a log; False: there are none."""
         grown = False
         with open(path, "rb") as log:
             log.seek(self._positions.get(path, 0))
@@ -341,7 +341,7 @@ class _Merged:
         return grown
 
     def finish(self, name: str, path: Path, *, newline: bool = True) -> None:
-        """Write what is left of a log that does not end with a line feed."""
+        """Write the end of a log without a line feed."""
         rest = self._rests.pop(path, b"")
         if rest.strip():  # a bar that was wiped out leaves blanks
             self._write(name, rest, b"\n" if newline else b"")
@@ -366,7 +366,7 @@ _EVENT = struct.Struct("iIII")
 
 
 class _Inotify:
-    """Watches folders by inotify(7). On a network file system what another machine writes is no event."""
+    """Watches folders by inotify(7), which misses what other machines write to network file systems."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -381,13 +381,13 @@ class _Inotify:
         self._folders[self._checked(number, str(folder))] = folder
 
     def wait(self, seconds: float) -> set[Path]:
-        """What has changed since the last call; waits for the first change, at most so many seconds."""
+        """The files that changed since the last call; waits at most so many seconds for the first."""
         if not select.select([self._descriptor], [], [], seconds)[0]:
             return set()
         return set(self._events(os.read(self._descriptor, 1 << 20)))
 
     def close(self) -> None:
-        """Watch nothing more."""
+        """Stop watching."""
         os.close(self._descriptor)
 
     def _events(self, data: bytes) -> Iterator[Path]:

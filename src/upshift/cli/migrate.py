@@ -30,10 +30,10 @@ _RENAMED = {
     "MetaflowS3URLException": "UsageError",
     "torchrun_parallel": "torchrun",
 }
-"""Names that are others here."""
+"""Names that differ here."""
 
 _OF_ZENML = ("step", "pipeline", "ResourceSettings", "DockerSettings", "run_with_accelerate", "HTMLString")
-"""What has the same meaning here; ``Client`` and others would be found by chance only."""
+"""Names with the same meaning here; others, such as ``Client``, exist in both by chance."""
 
 _INSTEAD = {
     "ArtifactConfig": 'Name the output alone: Annotated[Model, "model"].',
@@ -72,7 +72,7 @@ _LEFT_OUT = {
 
 
 class Edit(NamedTuple):
-    """A text in place of another; lines count from 1, columns are bytes."""
+    """A replacement; lines count from 1, columns are bytes."""
 
     line: int
     column: int
@@ -82,7 +82,7 @@ class Edit(NamedTuple):
 
 
 class Unmapped(NamedTuple):
-    """What is in a file and not in Upshift."""
+    """A name without a counterpart in Upshift."""
 
     line: int
     what: str
@@ -112,7 +112,7 @@ def migrate(files: Sequence[str], write: bool) -> int:
 
 
 def migrated(source: str, name: str) -> tuple[str, list[Unmapped]]:
-    """A file as it is for Upshift, and what it could not map."""
+    """A file with Upshift's imports, and what has no counterpart."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
@@ -196,7 +196,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _of_flow(self, function: str, keyword: ast.keyword) -> None:
-        """What is said in a flow and refused here."""
+        """Report options of a flow that are refused here."""
         value = ast.unparse(keyword.value)
         if function == "next" and keyword.arg == "num_parallel":
             used = {ast.unparse(one) for one in ast.walk(keyword.value) if isinstance(one, ast.expr)}
@@ -265,7 +265,7 @@ def _edited(source: str, edits: Sequence[Edit]) -> str:
 
 
 def _lines(source: str) -> list[str]:
-    """The lines as Python counts them; str.splitlines() knows more ends of lines."""
+    """The lines as Python counts them; str.splitlines() splits at more characters."""
     return io.StringIO(source, newline="").readlines()
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command line says; 0: it is done, or is not to be done."""
+    """Run what the command line asks for; returns 0 when it is done or was not needed."""
     said = _parsed(arguments)
     if said.what == "end":
         return int(_apart(lambda: _end(said)))
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _attempted(said: argparse.Namespace, *, again: bool) -> dict[str, Any]:
-    """Run the next attempt, if there is to be one; ``again``: the one that goes on after a failure."""
+    """Run the next attempt, if there is one; ``again``: the one that continues after a failure."""
     prepared: dict[str, Any] = _apart(lambda: _prepared(said, again))
     if "spec" in prepared:
         _supervised(f"{said.store}/{prepared['spec']}")
@@ -60,7 +60,7 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
 
 
 def _apart(work: Callable[[], Any]) -> Any:
-    """Do something in a fork, so that this process stays as small as it is; exits where that fails."""
+    """Do something in a fork, so that this process stays small; exits where that fails."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -90,7 +90,7 @@ def _apart(work: Callable[[], Any]) -> Any:
 
 
 def _supervised(spec: str) -> None:
-    """Run the supervisor of an attempt, which gets the signals of this process. The store has the outcome."""
+    """Run the supervisor of an attempt, and forward signals to it. It leaves the outcome in the store."""
     import upshift
 
     package = os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))
@@ -125,7 +125,7 @@ def _prepared(said: argparse.Namespace, again: bool) -> dict[str, Any]:
 
 
 def _finished(said: argparse.Namespace) -> dict[str, Any]:
-    """What has become of the task; where that is a result, Kubeflow is told what it has to know of it."""
+    """The outcome of the task; of a result, the parts that Kubeflow needs are written to files."""
     step, _ = _opened(said)
     outcome = step.outcome(said.node, said.at)
     if outcome.failure is not None:

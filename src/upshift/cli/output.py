@@ -1,4 +1,4 @@
-"""What a command prints, and how it ends: with a message and an exit code."""
+"""Output of commands, their error messages and exit codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import click
 
 from upshift.errors import RunCancelled, RunFailed, UpshiftError
 from upshift.model.checks import shown
-from upshift.report.terminal.layout import cleaned
 
 BUG = 70
 """Exit code of a bug in Upshift: EX_SOFTWARE of sysexits.h."""
@@ -24,14 +23,18 @@ _LABELS = ((RunCancelled, "Cancelled:"), (RunFailed, "Failed:"), (UpshiftError, 
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text; names, tags and messages of users and steps in it give a terminal no commands."""
+    """Print a text, without the control characters that names and messages of users may hold."""
     said = str(text)
     stream = sys.stderr if err else sys.stdout
-    click.echo(cleaned(said) if stream.isatty() else said, err=err, nl=nl)
+    if stream.isatty():
+        from upshift.report.terminal.layout import cleaned  # which --help has no use for
+
+        said = cleaned(said)
+    click.echo(said, err=err, nl=nl)
 
 
 def exit_code_of(call: Callable[[], Any]) -> int:
-    """Run a command; say on stderr what went wrong, if something did."""
+    """Run a command, report its error on stderr, and return the exit code."""
     try:
         code = call()
         _flush()
@@ -72,7 +75,7 @@ def exit_code_of(call: Callable[[], Any]) -> int:
 
 
 def _refused_by_the_system(error: OSError | MemoryError) -> UpshiftError:
-    """The error for what no room has words of its own for: a full disk, no permission, no memory."""
+    """The message for an error of the system: a full disk, no permission, no memory."""
     if isinstance(error, MemoryError):
         return UpshiftError("out of memory", fix="Free memory, or ask for less at once.")
     files = " and ".join(shown(name) for name in (error.filename, error.filename2) if name is not None)
@@ -98,7 +101,7 @@ def _say(text: str) -> None:
 
 
 def _flush() -> None:
-    """Flush stdout while it can still be told that its reader has gone, which changes nothing about a run."""
+    """Flush stdout while a reader that is gone can still be noticed; the result of a run does not change."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -106,7 +109,7 @@ def _flush() -> None:
 
 
 def _abandon_stdout() -> None:
-    """Keep the interpreter from complaining when it flushes, at its exit, what nobody reads."""
+    """Keep the interpreter from complaining when it flushes stdout at its exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):  # stdout is not a file, or is closed: nothing is left to flush

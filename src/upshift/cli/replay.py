@@ -1,4 +1,4 @@
-"""``upshift replay``."""
+"""``upshift replay``: one task of a run again, under a debugger."""
 
 from __future__ import annotations
 

@@ -174,9 +174,9 @@ def cancel(run: str) -> None:
 
 @contextmanager
 def shown(*, live: bool = True, run_id_file: str | None = None) -> Iterator[Progress]:
-    """A progress for one run, whose id it notes in a file; whatever happens, the terminal is left in order.
+    """A progress for one run, which is closed in any case, so that the terminal is left in order.
 
-    SIGTERM, which a CI or a container sends before it kills, counts as Ctrl-C meanwhile.
+    SIGTERM, which CI systems and containers send before SIGKILL, counts as Ctrl-C.
     """
     from upshift.report.display import make_progress
 
@@ -194,7 +194,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 class _Noting:
-    """A progress that writes the id of the run into a file as soon as there is one."""
+    """A progress that writes the id of the run into a file once it is known."""
 
     def __init__(self, progress: Progress, file: str) -> None:
         self._progress = progress

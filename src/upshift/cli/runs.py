@@ -1,4 +1,4 @@
-"""The commands that show runs: as a list, one by one, side by side, as a page, and while they go on."""
+"""The commands that show runs: ``runs``, ``show``, ``compare``, ``report`` and ``top``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step of a run, or one of its tasks, as the user writes it: ``train``, ``train[3]``; and its logs."""
+"""The run, step or task that a user names, as in ``train`` or ``train[3]``, and its logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEP = re.compile(r"(?P<name>.*?)(?:\[(?P<index>[0-9]{1,18})\])?", re.DOTALL)
 
 
 def selected(run: Run, step: str | None) -> tuple[list[Step], int | None]:
-    """The steps that are meant, all of them if none is named; and the index of the task that is."""
+    """The named step, or all steps; and the index of the named task."""
     from upshift.errors import NotFound
 
     if step is None:
@@ -48,7 +48,7 @@ def selected(run: Run, step: str | None) -> tuple[list[Step], int | None]:
 
 
 def refuse_rank(run: Run, steps: list[Step], index: int | None, rank: int) -> None:
-    """See that one of the steps has, or may still get, a process of this rank."""
+    """Raise NotFound where no step has, or may still get, a process of this rank."""
     from upshift.errors import NotFound
 
     sizes = [size for step in steps for size in _world_sizes(step, index)]
@@ -70,7 +70,7 @@ def _world_sizes(step: Step, index: int | None) -> Iterator[int | None]:
 
 
 def found(run: str) -> Run:
-    """A run as it stands; of one that has lost a detached engine, its target was asked why."""
+    """A run in its current state; the target of a lost detached engine is asked what became of it."""
     from upshift.model.configuration import load_configuration
     from upshift.runs.catalog.opening import open_catalog
     from upshift.runs.history.runs import get_run
@@ -85,7 +85,7 @@ def found(run: str) -> Run:
 
 
 def settle(rows: Sequence[RunRow], catalog: Catalog, configuration: Configuration) -> bool:
-    """Record why detached runs have lost their engines, and what tools have ended; False: there are none."""
+    """Record why detached runs lost their engines, and what other tools ended; False: there are none."""
     from upshift.runs.catalog.rows import Detached
     from upshift.runs.catalog.standing import ORCHESTRATOR
 
@@ -107,7 +107,7 @@ def settle(rows: Sequence[RunRow], catalog: Catalog, configuration: Configuratio
 def log_files(
     run: Run, steps: list[Step], index: int | None, attempt: int | None, rank: int | None = None
 ) -> Iterator[tuple[str, Path]]:
-    """The names of the tasks that printed something, each with the file that has it; None: all, the last."""
+    """The tasks that printed something, each with its log; None: all tasks, the last attempt."""
     from upshift.errors import NotFound
     from upshift.runtime.storage.store import open_store
 
@@ -131,7 +131,7 @@ def log_files(
 def chosen(
     run: Run, steps: list[str], index: int | None, attempt: int | None
 ) -> Iterator[tuple[Task, Attempt]]:
-    """The attempts that are meant, as for :func:`log_files`, by the names of the steps."""
+    """The chosen attempts, as for :func:`log_files`, by the names of the steps."""
     for step in steps:
         for task in run[step].tasks:
             one = _attempt(task, attempt)

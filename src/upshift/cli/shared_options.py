@@ -1,4 +1,4 @@
-"""What several commands take: a pipeline with its parameters, and how it is to be run."""
+"""Options that several commands take: a pipeline with its parameters, and how it is run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def strict(default: str) -> Callable[[C], C]:
-    """The command takes ``strict``; None where nothing is said, which means what ``default`` tells."""
+    """Add the option ``strict``; its default is None, which means what the text ``default`` says."""
     text = f"Refuse requests that cannot be granted in full, or continue with what is available. {default}"
     return click.option("--strict/--best-effort", "strict", default=None, help=text)
 
 
 def keep_going(default: str) -> Callable[[C], C]:
-    """The command takes ``keep_going``; None where nothing is said, which means what ``default`` tells."""
+    """Add the option ``keep_going``; its default is None, which means what the text ``default`` says."""
     text = f"After a failure, still run the steps that do not depend on it, or stop. {default}"
     return click.option("--keep-going/--stop-on-failure", "keep_going", default=None, help=text)
 
@@ -100,14 +100,14 @@ _PIPELINE = (
 
 
 def metrics(told: str) -> Callable[[C], C]:
-    """The command takes ``metrics``: names, each told of as ``told`` says."""
+    """Add the option ``metrics``: names of metrics, with ``told`` as help."""
     return click.option(
         "-m", "--metric", "metrics", metavar="NAME", multiple=True, help=f"{told} Repeatable."
     )
 
 
 def sort(given: str, default: str = "") -> Callable[[C], C]:
-    """The command takes ``sort``: the name of a metric, or of what ``given`` says."""
+    """Add the option ``sort``: the name of a metric, or of what ``given`` says."""
     told = f"Sort by a metric, the best first, by {given}, or by 'time'. {default}".rstrip()
     return click.option("--sort", metavar="NAME", help=told)
 
@@ -138,7 +138,7 @@ _HOW = (
 
 
 def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """An age that was typed, such as ``30d``, in seconds."""
+    """An age, such as ``30d``, in seconds."""
     from upshift.model.settings.sizes import parse_span
 
     try:
@@ -148,22 +148,22 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
 
 
 def takes_pipeline(command: C) -> C:
-    """The command takes ``file``, :class:`Parameters`, ``target``, ``strict`` and ``no_cache``."""
+    """Add ``file``, :class:`Parameters`, ``target``, ``strict`` and ``no_cache``."""
     return with_options(_PIPELINE, command)
 
 
 def takes_how(command: C) -> C:
-    """The command takes ``decorators``, ``max_workers``, ``max_num_splits``, ``run_id_file`` and ``tags``."""
+    """Add ``decorators``, ``max_workers``, ``max_num_splits``, ``run_id_file`` and ``tags``."""
     return with_options(_HOW, command)
 
 
 def takes_graph(command: C) -> C:
-    """The command takes ``file``, :class:`Parameters` and ``target``."""
+    """Add ``file``, :class:`Parameters` and ``target``."""
     return with_options(_GRAPH, command)
 
 
 class PipelineCommand(click.Command):
-    """A command on a pipeline. A parameter that was typed like an option or an argument gets a hint."""
+    """A command on a pipeline, with a hint where a parameter is typed like an option or an argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.allow_extra_args = True
@@ -178,7 +178,7 @@ class PipelineCommand(click.Command):
 
 
 _ALIKE = 0.75
-"""How much of two names is the same where one is a misspelling of the other: ``difflib``."""
+"""Similarity, by ``difflib``, from which one name is taken for a misspelling of another."""
 
 
 def _no_option(error: click.NoSuchOption, typed: Sequence[str]) -> Exception:
@@ -217,7 +217,7 @@ def _left_over(argument: str, file: str) -> Exception:
 def named_pipeline(
     file: str, params: Sequence[str], params_file: str | None, params_from: str | None
 ) -> tuple[Pipeline[Any, Any], dict[str, object]]:
-    """The pipeline that is named, and the values of its parameters."""
+    """Import the named pipeline, and parse its parameters."""
     before_users_code()
     from upshift.authoring.loading import load_pipeline
     from upshift.authoring.parameters.parse import parse_params
@@ -256,7 +256,7 @@ def tags_of_branch(pipeline: Pipeline[Any, Any], branch: str | None, production:
 
 @contextlib.contextmanager
 def _said_if_slow(text: str) -> Iterator[None]:
-    """Tell who waits at a terminal what takes more than a second. No thread is left when processes fork."""
+    """Announce on a terminal what takes more than a second. Its thread ends before processes fork."""
     if not sys.stderr.isatty():
         yield
         return
@@ -271,7 +271,7 @@ def _said_if_slow(text: str) -> Iterator[None]:
 
 
 def before_users_code() -> None:
-    """Make this process fit for modules of the user's."""
+    """Prepare this process for importing the user's modules."""
     from upshift.runtime.supervisor.starters import asked_at_import
     from upshift.runtime.supervisor.starters.thread_pools import quiet_pools
 
@@ -283,12 +283,12 @@ def before_users_code() -> None:
 
 
 def announce(text: str) -> None:
-    """Say what takes long, beside what the command prints."""
+    """Print a line on stderr."""
     echo(text, err=True)
 
 
 def with_options(options: Sequence[Callable[[Any], Any]], command: C) -> C:
-    """Add these options to a command, in this order."""
+    """Add options to a command, in this order."""
     for option in reversed(options):  # the help shows them in the order in which they stand here
         command = option(command)
     return command

@@ -1,4 +1,4 @@
-"""``upshift store`` and ``upshift gc``: what stores hold is copied, checked and removed."""
+"""``upshift store`` and ``upshift gc``: copying, checking and removing what stores hold."""
 
 from __future__ import annotations
 

@@ -76,12 +76,12 @@ def _as_json(health: Health, configuration: Configuration) -> dict[str, object]:
 
 
 PATIENCE = 5.0
-"""Seconds for all of them."""
+"""Seconds that all targets together have to answer."""
 
 
 @attrs.frozen(kw_only=True)
 class Health:
-    """What a quick look at a target has found."""
+    """The findings of a quick check of a target."""
 
     target: Target
     configured: bool  # whether the configuration names it
@@ -89,12 +89,12 @@ class Health:
 
     @property
     def problem(self) -> Finding | None:
-        """What keeps steps from running there."""
+        """The finding that keeps steps from running there."""
         return next((found for found in self.findings if found.status == "problem"), None)
 
 
 def look(configuration: Configuration, *, patience: float = PATIENCE) -> list[Health]:
-    """The targets of the configuration, and those that need none, in this order; nothing is changed."""
+    """Check the targets of the configuration, and those that need none, in this order; nothing is changed."""
     names = dict.fromkeys((*configuration.targets, *UNCONFIGURED))
     targets = [configuration.target(name) for name in names]
     found: dict[str, list[Finding]] = {name: [] for name in names}
@@ -124,7 +124,7 @@ def look(configuration: Configuration, *, patience: float = PATIENCE) -> list[He
 
 
 def findings(target: Target, configuration: Configuration) -> Iterator[Finding]:
-    """What the backend of a target finds; what is in the way is the last of it."""
+    """The findings of a target's backend; a problem ends them."""
     name = "access"
     try:
         store = configuration.store_address(target)

@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 NEEDED = {**VENDORED, "click": ("click",)}
 """The modules of each distribution that an engine imports."""
 _IF_INSTALLED = {"packaging": ("packaging",), "urllib3": ("urllib3",)}
-"""The same where they are installed: how registries are asked for the images of steps."""
+"""The same for optional packages, which ask registries for the images of steps."""
 EXTRAS = {
     "aws": {
         **{name: (name,) for name in ("boto3", "botocore", "s3transfer", "jmespath", "urllib3", "six")},
         "python-dateutil": ("dateutil",),
     }
 }
-"""The same by the extra of Upshift that somebody asks for."""
+"""The same for extras of Upshift."""
 _SERVICES = ("batch", "iam", "logs", "sts")
-"""What botocore and boto3 know of AWS's services that engines ask; of all of them it is twenty times that."""
+"""The AWS services whose data is packed; that of all services is twenty times as large."""
 _MAIN = b"""\
 import os
 import runpy
@@ -127,7 +127,7 @@ def _distributions(extras: Collection[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _is_wanted(name: str) -> bool:
-    """Whether a file is of a service that engines ask, or of none."""
+    """Whether a file is of one of these services, or of none."""
     package, _, rest = name.removeprefix("_vendor/").partition("/data/")
     if package not in ("boto3", "botocore") or "/" not in rest:
         return True
@@ -135,7 +135,7 @@ def _is_wanted(name: str) -> bool:
 
 
 def _metadata(distribution: str, watched: Watched) -> Iterator[tuple[str, str]]:
-    """What says which version it is, and its licenses: as it was installed, so that it can be asked for."""
+    """Its metadata with version and licenses, so that ``importlib.metadata`` finds it."""
     try:
         files = metadata.files(distribution) or []
     except metadata.PackageNotFoundError:  # a system package without metadata

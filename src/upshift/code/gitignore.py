@@ -54,7 +54,7 @@ class Pattern:
         name: bytes,  # the last of them
         is_folder: bool,  # a symbolic link to a folder is none
     ) -> bool:
-        """Whether the pattern means this very entry."""
+        """Whether the pattern matches this entry itself."""
         if self._folders_only and not is_folder:
             return False
         return self._regex.fullmatch(name if self._by_name else path) is not None

@@ -34,13 +34,13 @@ LIMIT = 100 * 10**6
 """Bytes. A package goes to every node of every task; what is larger is data."""
 
 FILES_AT_MOST = 20_000
-"""A project with more entries is some other folder, such as somebody's home."""
+"""A folder with more entries is no project, but somebody's home or the like."""
 _BLOCK = 512
 
 
 @attrs.frozen(kw_only=True)
 class LeftOut:
-    """Something that a code package does not hold, though no ignore file names it."""
+    """Something that is left out of a code package without an ignore file."""
 
     path: str  # relative to the project; a folder's ends with ``/``
     why: str  # the reason, in a few words
@@ -58,7 +58,7 @@ class Package:
 
 @attrs.frozen(kw_only=True)
 class PackagePart:
-    """One file or folder at the top of a project, as far as a code package holds it."""
+    """The part of a code package below one file or folder at the top of the project."""
 
     name: str  # its name; a folder's ends with a slash
     # files, bytes: how many files it is, and their size together
@@ -281,7 +281,7 @@ class Scan:
         )
 
     def _follow_links(self) -> None:
-        """A link stands for what it leads to, as far as that is in the package by itself."""
+        """Replace links by the files that they lead to, if these are in the package."""
         found = dict(self._files)
         for link in self._links:
             target = os.path.realpath(os.path.join(self.root, link))
@@ -332,7 +332,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 IGNORE_FILES = (".upshiftignore", ".gitignore")
-"""In each folder; the first one decides where both say something."""
+"""Ignore files in each folder; the first one takes precedence."""
 
 NEVER = frozenset(
     {
@@ -340,11 +340,11 @@ NEVER = frozenset(
         *(".hypothesis", ".ipynb_checkpoints", ".tox", ".nox", ".eggs", "node_modules", ".DS_Store"),
     }
 )
-"""Names of files and folders that are no part of a project."""
+"""Names of files and folders that never belong to a project."""
 
 
 class Rules:
-    """What the ignore files of a folder, and of the folders above it, say."""
+    """The rules of the ignore files of a folder and of the folders above it."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ VENDORED = {
 
 _BOOTSTRAPS = {"s3": "bootstrap_s3", "gs": "bootstrap_google", "az": "bootstrap_azure"}
 _AT_ONCE = frozenset({"import os", "import sys"})
-"""What the bootstrap imports in any case; an interpreter has them already."""
+"""Imports of the bootstrap that cost nothing, since an interpreter has made them."""
 _MAIN = b"""\
 import os
 import sys
@@ -66,9 +66,9 @@ TRAVELS = (
         "runs",
     ),  # a user's module imports them, wherever it runs
 )
-"""What of Upshift travels; everything else stays where the engine is."""
+"""The modules of Upshift that travel; the others stay where the engine is."""
 Watched = dict[str, Union[Signature, None]]
-"""Files and folders that were looked at, as they were."""
+"""Files and folders that were read, with their state at that time."""
 _LEFT_OUT = ("__pycache__", ".pyc", ".pyi")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold."""
@@ -154,7 +154,7 @@ def bootstrap(store: str = "s3://") -> str:
 
 
 def _globally(imports: Iterable[str]) -> list[str]:
-    """What a function says to make these imports for its module."""
+    """The statements by which a function makes these imports for its module."""
     modules: list[str] = []
     names: dict[str, set[str]] = {}
     for line in sorted(imports):
@@ -169,7 +169,7 @@ def _globally(imports: Iterable[str]) -> list[str]:
 
 
 def _without_annotations(text: str) -> str:
-    """The same program without the types of its functions, and what is said of these."""
+    """A program without annotations and docstrings of functions."""
     import ast
 
     spans: list[tuple[int, int, int, int]] = []  # from line and column on, up to line and column
@@ -207,7 +207,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def _sources(watched: Watched) -> Iterator[tuple[str, str]]:
-    """Name in the blob and path of each file; everything that is looked at is added to ``watched``."""
+    """Name in the blob and path of each file; everything that is read is added to ``watched``."""
     yield from upshift_files(watched, only=TRAVELS)
     for distribution, modules in VENDORED.items():
         yield from module_files(modules, watched)

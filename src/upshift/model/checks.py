@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import attrs
-
 from upshift.errors import SettingsError, UsageError, suggestion, user_location
 
 MOST_CPUS = 100_000
@@ -186,6 +184,8 @@ def refuse_unknown_fields(cls: T) -> T:
     neither the nearest field nor the user's line. A class may say in ``_elsewhere`` what other
     tools' names for its fields are here.
     """
+    import attrs  # upshift --help needs none of it
+
     names = [field.name for field in attrs.fields(cls) if field.init]
     for field in attrs.fields(cls):
         if isinstance(field.converter, Told):
