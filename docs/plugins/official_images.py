@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from upshift.images.official import OFFICIAL, Official, fits, nearest
+from upshift.images.gpu_checks import OFFICIAL, Official, fits, nearest
 from upshift.model.settings.kinds import KINDS
 from upshift.runtime.accelerators.compatibility import (
     DRIVER_OF_CUDA,

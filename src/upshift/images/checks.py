@@ -29,8 +29,7 @@ from upshift.images.base import (
     Needs,
     Parent,
 )
-from upshift.images.gpu_checks import Subject
-from upshift.images.official import PYTHON, READ_OF_DEBIAN, brings_python, nearest
+from upshift.images.gpu_checks import Subject, bare_name, nearest
 from upshift.images.parents.contents import known_image
 from upshift.images.parents.known import cuda_in, minor
 from upshift.images.reference import Reference
@@ -42,6 +41,34 @@ FRAMEWORKS = ("torch", "tensorflow", "jax")
 
 _OLD = 540
 """Days after which a table only warns."""
+_DEBIAN_PYTHON: Mapping[str, tuple[str, ...]] = {
+    "2.27": ("3.6",),  # Ubuntu 18.04
+    "2.28": ("3.7",),  # Debian 10
+    "2.31": ("3.8", "3.9"),  # Ubuntu 20.04, Debian 11
+    "2.35": ("3.10",),  # Ubuntu 22.04
+    "2.36": ("3.11",),  # Debian 12
+    "2.39": ("3.12",),  # Ubuntu 24.04
+    "2.41": ("3.13",),  # Debian 13
+}
+"""The versions that ``python3`` has in a distribution, which is known here by its C library."""
+
+_READ_OF_DEBIAN = "packages.debian.org/python3 and packages.ubuntu.com/python3, read on 2026-11-21"
+"""Where that is from."""
+
+_WITH_PYTHON = frozenset(
+    {
+        "python3",
+        "python3-dev",
+        "python3-distutils",
+        "python3-full",
+        "python3-minimal",
+        "python3-pip",
+        "python3-setuptools",
+        "python3-venv",
+        "python3-wheel",
+        "python-is-python3",
+    }
+)
 _TOOLS = frozenset({"pip", "setuptools", "wheel"})
 _MOST_NAMES = 6
 _READ = re.compile(r"read on (\d{4}-\d\d-\d\d)")
@@ -208,7 +235,7 @@ def _python(subject: Subject) -> Iterator[Finding]:
 def _debians_python(subject: Subject) -> Iterator[Finding]:
     """Whether the ``python3`` of the image's distribution is one that steps can run with."""
     contents, needs = subject.contents, subject.needs
-    versions = PYTHON.get(contents.glibc or "", ())
+    versions = _DEBIAN_PYTHON.get(contents.glibc or "", ())
     said, wanted = " or ".join(versions), needs.python or f"{LEAST_PYTHON} or newer"
     fitting = [v for v in versions if parse(v) >= parse(LEAST_PYTHON) and needs.python in (None, v)]
     if versions and not fitting:
@@ -218,7 +245,7 @@ def _debians_python(subject: Subject) -> Iterator[Finding]:
             what=f"python3 of the image's distribution is Python {said}; steps need {wanted}.",
             evidence=f"{contents.source}: its C library is glibc {contents.glibc}",
             fix=_with_python(subject),
-            source=READ_OF_DEBIAN,
+            source=_READ_OF_DEBIAN,
         )
 
 
@@ -256,6 +283,11 @@ def _user(subject: Subject) -> Iterator[Finding]:
             evidence=contents.source,
             fix=f'Say a number, user="1000:1000", or add {user} in a Dockerfile.',
         )
+
+
+def brings_python(packages: Iterable[str]) -> bool:
+    """Whether there is a ``python3`` once these are installed."""
+    return any(bare_name(package) in _WITH_PYTHON for package in packages)
 
 
 def _launchers(name: str, after: Contents, needs: Needs) -> Iterator[Finding]:

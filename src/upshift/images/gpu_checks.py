@@ -1,26 +1,35 @@
-"""Whether an image computes on the devices that a step asks for: :func:`findings`."""
+"""Whether an image computes on the devices that a step asks for (:func:`findings`), and which one would
+(:func:`nearest`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
 from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Ingredients, Lock, Needs, Parent
-from upshift.images.official import OFFICIAL, READ, compiles_for, cuda_by_debian, fits, nearest
 from upshift.images.parents.contents import known_image
-from upshift.images.parents.known import TABLE, cuda_in, minor, rocm_of
+from upshift.images.parents.known import PYTORCH_PYTHON, TABLE, cuda_in, minor, rocm_of
 from upshift.runtime.accelerators import compatibility
 from upshift.runtime.accelerators.compatibility import parse
 
-_DRIVERS = f"NVIDIA, 'CUDA Compatibility' and 'CUDA Toolkit Release Notes', read on {READ}"
+_READ = "2026-11-21"
+"""When the tables of this module were read."""
+
+_DRIVERS = f"NVIDIA, 'CUDA Compatibility' and 'CUDA Toolkit Release Notes', read on {_READ}"
 _ROCM = "rocm/pytorch:rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_2.10.0"
 _NEURON = (
     "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training-neuronx:"
     "2.9.0-neuronx-py312-sdk2.30.0-ubuntu24.04"
 )
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+# NVIDIA, 'CUDA Installation Guide for Linux', 'Meta Packages'; packages.debian.org. Read on 2026-11-21.
+_WITH_CUDA = re.compile(
+    r"cuda(?:-(?:toolkit|runtime|libraries|cudart))?(?:-(\d+)-(\d+))?"
+    r"|nvidia-cuda-toolkit|libcudart(\d+)(?:\.\d+)?"
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -249,7 +258,7 @@ def _requirements_of(environment: Mapping[str, str], name: str, needs: Needs, fi
                 what=f"{name} does not start with the NVIDIA driver {needs.driver}, by its own word.",
                 evidence=f"{variable}={shown} in its configuration",
                 fix=f'{fix} Or start it anyway: environment={{"NVIDIA_DISABLE_REQUIRE": "1"}}.',
-                source=f"NVIDIA, nvidia-container-runtime README, 'NVIDIA_REQUIRE_*', read on {READ}",
+                source=f"NVIDIA, nvidia-container-runtime README, 'NVIDIA_REQUIRE_*', read on {_READ}",
             )
 
 
@@ -304,7 +313,7 @@ def _kernels(stack: GpuStack, subject: Subject, fix: str) -> Iterator[Finding]:
                     what=f"PyTorch {stack.torch} has no kernels for compute capability {capability}.",
                     evidence=f"{stack.why}; its wheel for CUDA {stack.cuda} has {', '.join(kernels)}",
                     fix=fix,
-                    source=f"pytorch/pytorch RELEASE.md, read on {READ}",
+                    source=f"pytorch/pytorch RELEASE.md, read on {_READ}",
                 )
         elif "." in stack.cuda and not compiles_for(stack.cuda, capability):
             yield Finding(
@@ -327,5 +336,138 @@ def _lacks(finding: str, vendor: str, needed: str, official: str, subject: Subje
         what=f"A device of {vendor} is asked for, and {subject.name} has no {needed}.",
         evidence=subject.contents.source,
         fix=f'parent_image="{official}" has it.',
-        source=f"tags of the publisher, read on {READ}",
+        source=f"tags of the publisher, read on {_READ}",
     )
+
+
+# -- official images, which findings recommend ----------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Official:
+    """An official image for GPUs of NVIDIA, and what is in it."""
+
+    reference: str
+    torch: str
+    cuda: str
+    python: str
+
+
+def _pytorch(releases: str) -> tuple[Official, ...]:
+    images = []
+    for release in releases.split():
+        torch, cuda, cudnn = release.split("/")
+        python = PYTORCH_PYTHON.get(torch) or PYTORCH_PYTHON[minor(torch)]
+        reference = f"pytorch/pytorch:{torch}-cuda{cuda}-cudnn{cudnn}-runtime"
+        images.append(Official(reference=reference, torch=torch, cuda=cuda, python=python))
+    return tuple(images)
+
+
+OFFICIAL: tuple[Official, ...] = _pytorch(
+    "2.14.1/13.2/9 2.14.1/13.0/9 2.14.1/12.6/9 "
+    "2.13.0/13.2/9 2.13.0/13.0/9 2.13.0/12.6/9 "
+    "2.12.1/13.0/9 2.12.1/12.6/9 "
+    "2.11.0/13.0/9 2.11.0/12.8/9 2.11.0/12.6/9 "
+    "2.10.0/13.0/9 2.10.0/12.8/9 2.10.0/12.6/9 "
+    "2.9.1/13.0/9 2.9.1/12.8/9 2.9.1/12.6/9 "
+    "2.8.0/12.9/9 2.8.0/12.8/9 2.8.0/12.6/9 "
+    "2.7.1/12.8/9 2.7.1/12.6/9 2.7.1/11.8/9 "
+    "2.6.0/12.6/9 2.6.0/12.4/9 2.6.0/11.8/9 "
+    "2.5.1/12.4/9 2.5.1/12.1/9 2.5.1/11.8/9 "
+    "2.4.1/12.4/9 2.4.1/12.1/9 2.4.1/11.8/9 "
+    "2.3.1/12.1/8 2.3.1/11.8/8 "
+    "2.2.2/12.1/8 2.2.2/11.8/8 "
+    "2.1.2/12.1/8 2.1.2/11.8/8 "
+    "2.0.1/11.7/8 "
+    "1.13.1/11.6/8"
+)
+"""The runtime images of PyTorch, newest first: release, CUDA, cuDNN. Each tag was seen in public files that
+build on it.
+"""
+
+
+def fits(
+    image: Official,
+    *,
+    driver: str | None = None,
+    architectures: Iterable[str] = (),
+    python: str | None = None,
+    machine: str = "x86_64",
+) -> bool:
+    """Whether an image runs with a driver, on devices, and for a Python, as far as that is known."""
+    if python is not None and python != image.python:
+        return False
+    if driver is not None and compatibility.driver_runs(image.cuda, driver, None) is False:
+        return False
+    wheels = compatibility.TORCH_WHEELS.get(machine, {}).get(minor(image.torch), {}).get(image.cuda)
+    for capability in architectures:
+        if wheels is not None:
+            if compatibility.has_kernels(wheels, capability) is False:
+                return False
+        elif not compiles_for(image.cuda, capability):
+            return False
+    return True
+
+
+def compiles_for(cuda: str, capability: str) -> bool:
+    """Whether a CUDA release compiles for a device, as far as the tables say."""
+    found = compatibility.SUPPORTED_BY_CUDA.get(capability)
+    if found is None:
+        return True
+    first, last = found
+    return parse(first)[:2] <= parse(cuda)[:2] and (last is None or parse(cuda)[0] <= last)
+
+
+def nearest(
+    *,
+    driver: str | None = None,
+    architectures: Iterable[str] = (),
+    python: str | None = None,
+    torch: str | None = None,
+    cuda: str | None = None,
+    platform: str = "linux/amd64",
+) -> Official | None:
+    """The official image that fits and is closest to what was asked for; None: none is known."""
+    if platform.split("/")[:2] != ["linux", "amd64"]:
+        return None
+    capabilities = tuple(architectures)
+    fitting = [i for i in OFFICIAL if fits(i, driver=driver, architectures=capabilities, python=python)]
+    if not fitting:
+        return None
+    alike = [image for image in fitting if parse(image.cuda)[0] == parse(cuda)[0]] if cuda else []
+    if alike and not torch:
+        return min(alike, key=lambda image: _distance(image.cuda, cuda))
+    wanted = parse(torch)[:2]
+    newer = [image for image in fitting if parse(image.torch)[:2] >= wanted] if wanted else []
+    release = (newer[-1] if newer else fitting[0]).torch
+    of_it = [image for image in fitting if image.torch == release]
+    return next((image for image in of_it if _settled(image, driver)), of_it[-1])
+
+
+def _distance(one: str, other: str | None) -> int:
+    """Between two releases of a major version of CUDA, as far as both say which they are."""
+    return sum(abs(a - b) for a, b in zip(parse(one)[1:2], parse(other)[1:2], strict=False))
+
+
+def _settled(image: Official, driver: str | None) -> bool:
+    """Whether a driver has everything of an image's CUDA. An unknown one is assumed to be old."""
+    newest = compatibility.newest_cuda(driver)
+    return newest is not None and parse(image.cuda) <= parse(newest)
+
+
+# -- Debian packages --------------------------------------------------------------------------------
+
+
+def cuda_by_debian(packages: Iterable[str]) -> tuple[str | None, str] | None:
+    """The version of CUDA that these bring, None where it is not known, and which does; None: none does."""
+    for package in packages:
+        found = _WITH_CUDA.fullmatch(bare_name(package))
+        if found is not None:
+            major = found[1] or found[3]
+            return (f"{major}.{found[2]}" if found[2] else major), package
+    return None
+
+
+def bare_name(package: str) -> str:
+    """The name of a Debian package, without a version, a release or an architecture."""
+    return re.split(r"[=/:]", package, maxsplit=1)[0]

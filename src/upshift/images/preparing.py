@@ -38,9 +38,8 @@ from upshift.images.base import (
 from upshift.images.building.builder import Builder, Destination, finding_of, no_registries, refuse_old_python
 from upshift.images.building.packages import load_lock, resolve, save_lock
 from upshift.images.cache import build_folder
-from upshift.images.checks import accepted, check, nothing_keeps, replaced, replacement
+from upshift.images.checks import accepted, brings_python, check, nothing_keeps, replaced, replacement
 from upshift.images.containers.engine import ContainerEngine, find_engine
-from upshift.images.official import brings_python
 from upshift.images.parents.contents import contents_of, read_parent
 from upshift.images.recipes.reading import hashes_split, normalized, parsed
 from upshift.images.recipes.recipe import make_ingredients

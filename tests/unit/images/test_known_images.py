@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from upshift.images import official
+from upshift.images import gpu_checks
 from upshift.images.base import Contents, Parent
-from upshift.images.official import OFFICIAL, nearest
+from upshift.images.gpu_checks import OFFICIAL, nearest
 from upshift.images.parents.contents import contents_of
 from upshift.images.parents.known import cuda_of, known, minor, rocm_of
 from upshift.images.reference import Reference
@@ -234,7 +234,7 @@ def test_nothing_is_recommended_where_nothing_fits() -> None:
     assert nearest(driver="418.87.00") is None
     assert nearest(python="3.9") is None
     assert nearest(platform="linux/arm64") is None
-    assert official.compiles_for("11.3", "unknown")
+    assert gpu_checks.compiles_for("11.3", "unknown")
 
 
 def test_local_versions_say_the_build() -> None:

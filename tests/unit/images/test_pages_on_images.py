@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from upshift.images.official import OFFICIAL
+from upshift.images.gpu_checks import OFFICIAL
 from upshift.images.parents.known import known
 from upshift.images.reference import Reference
 from upshift.runtime.accelerators import compatibility
