@@ -26,7 +26,7 @@ from upshift.authoring.running import plan
 from upshift.engine import RunOptions
 from upshift.errors import UpshiftError
 from upshift.report.terminal.plan import show_plan
-from upshift.report.views.planned import plan_as_json
+from upshift.report.views.plan import plan_as_json
 from upshift.runtime.launch.arguments.checking import known_arguments
 
 CASES = int(os.environ.get("UPSHIFT_FUZZ_CASES", "5"))

@@ -86,7 +86,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
         Fields of :class:`~upshift.engine.RunOptions` that the user says anew; None: as recorded.
     """
     from upshift.authoring.project import code_of, places_of
-    from upshift.authoring.running import as_graph_errors, doer, merged, remembered, source_of
+    from upshift.authoring.running import as_graph_errors, executor_of, merged, remembered, source_of
     from upshift.code.fingerprint import look_up
     from upshift.engine.debug import recorded_code
     from upshift.model.configuration import load_configuration
@@ -132,7 +132,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
 
             confirm_free(row, configuration)
         source = {name: said for name, said in source.items() if name != KEY}
-        return doer(settled, configuration)(
+        return executor_of(settled, configuration)(
             graph,
             code=code,
             source={**source, "run": remembered(asked, settled)},

@@ -28,13 +28,13 @@ from upshift.runtime.usercode.tracebacks import raised_by, user_line, user_text
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions
-    from upshift.engine.prospects import NamedImage
+    from upshift.engine.preflight import NamedImage
     from upshift.images.base import Announce
     from upshift.images.building.builder import Destination
     from upshift.model.configuration import Configuration
     from upshift.model.graph import Graph
     from upshift.report.progress import Progress
-    from upshift.report.views.planned import Plan
+    from upshift.report.views.plan import Plan
     from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store
 
@@ -70,7 +70,7 @@ def start(
     with store.claims.held():
         graph = pipeline.build(arguments, store)
         with watched(progress) as watcher:
-            return doer(settled, configuration)(
+            return executor_of(settled, configuration)(
                 graph,
                 code=code_of(pipeline.callee.function),
                 source={
@@ -85,7 +85,7 @@ def start(
             )
 
 
-def doer(options: RunOptions, configuration: Configuration) -> Callable[..., Run[Any]]:
+def executor_of(options: RunOptions, configuration: Configuration) -> Callable[..., Run[Any]]:
     """What does a run: an engine in this process, what submits one, or what has a tool do all of it."""
     if is_tools(configuration, options.target):
         from upshift.engine import orchestrated
@@ -159,14 +159,14 @@ def images_of(
     Parameters
     ----------
     steps, destination, builds, update
-        As for :func:`upshift.engine.prospects.named_images`.
+        As for :func:`upshift.engine.preflight.named_images`.
 
     Raises
     ------
     UpshiftError
         As for :func:`plan`, and what is wrong with the settings of a step.
     """
-    from upshift.engine.prospects import named_images
+    from upshift.engine.preflight import named_images
 
     options, configuration, store = prepared(pipeline, options)
     with store.claims.held():

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from upshift.cli.output import exit_code_of
 from upshift.engine.detached import Order
 from upshift.engine.ownerless import record_refused
-from upshift.engine.traveling import log_of
+from upshift.engine.remote_engine import log_of
 from upshift.errors import EngineStopped, LeaseLost, RunFailed, UpshiftError
 from upshift.model.home import make_folder
 from upshift.report.terminal.plain import PlainProgress

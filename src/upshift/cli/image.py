@@ -13,7 +13,7 @@ from upshift.cli.commands import LazyCommand, LazyGroup
 from upshift.cli.output import echo
 
 if TYPE_CHECKING:
-    from upshift.engine.prospects import NamedImage
+    from upshift.engine.preflight import NamedImage
     from upshift.images.built import BuiltImage
     from upshift.images.containers.engine import ContainerEngine
 
@@ -198,7 +198,7 @@ def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> 
 
     from upshift.report.terminal.images import GLYPHS, show_image
     from upshift.report.terminal.layout import Page, shows
-    from upshift.report.views.planned import image_json
+    from upshift.report.views.plan import image_json
 
     if as_json:
         told = [image_json(found.prepared, steps=found.steps, target=found.target) for found in images]

@@ -15,7 +15,7 @@ from upshift.cli.output import echo
 
 if TYPE_CHECKING:
     from upshift.report.progress import Progress
-    from upshift.report.views.planned import Plan
+    from upshift.report.views.plan import Plan
 
 
 @click.command(cls=shared.PipelineCommand)
@@ -106,7 +106,7 @@ def print_plan(found: Plan, *, as_json: bool = False, scripts: bool = False) -> 
     if as_json:
         import json
 
-        from upshift.report.views.planned import plan_as_json
+        from upshift.report.views.plan import plan_as_json
 
         echo(json.dumps(plan_as_json(found), indent=2))
     else:

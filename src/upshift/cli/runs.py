@@ -310,7 +310,7 @@ def top(once: bool, as_json: bool) -> None:
     from upshift.model.configuration import load_configuration
     from upshift.report.terminal.layout import Page
     from upshift.report.terminal.top import lines
-    from upshift.report.views.running import Watch
+    from upshift.report.views.top import Watch
     from upshift.runs.catalog.opening import open_catalog
 
     watch = Watch(open_catalog(load_configuration()))

@@ -9,7 +9,7 @@
 So what was submitted is what runs, whatever becomes of the files. What the engine needs to know beside that
 is its order. Where nodes see the Python and the folders of this machine, that is in one variable of its
 environment, where a catalog's password is as safe as a step's secret. Where they see nothing but the store,
-the engine travels as a package, and its order is a record of the run (:mod:`upshift.engine.traveling`).
+the engine travels as a package, and its order is a record of the run (:mod:`upshift.engine.remote_engine`).
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ from upshift.engine.images import MadeImage
 from upshift.engine.journal import new_row, new_run_id
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.ownerless import confirm_free, record_lost
-from upshift.engine.prospects import Prospect, prospects
+from upshift.engine.preflight import Preflight, preflight
 from upshift.engine.recovery import take_over
-from upshift.engine.run import refuse
-from upshift.engine.traveling import (
+from upshift.engine.remote_engine import (
     at_address,
     command_of,
     confirm_reached,
@@ -53,6 +52,7 @@ from upshift.engine.traveling import (
     surroundings,
     targets_there,
 )
+from upshift.engine.run import refuse
 from upshift.errors import BackendError, RequestRefused, UpshiftError, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
@@ -137,7 +137,7 @@ def submit(
     now = time.time()
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(
-            prospects(
+            preflight(
                 graph,
                 configuration,
                 options,
@@ -229,7 +229,7 @@ def submit(
 # -- parts ---------------------------------------------------------------------------------------------
 
 
-def _engines_of(found: Prospect, catalog: str | None) -> Engines | None:
+def _engines_of(found: Preflight, catalog: str | None) -> Engines | None:
     """Where the engine is to run; None: on this machine."""
     place = found.places[None]
     backend = place.backend
@@ -260,11 +260,11 @@ def _engines_of(found: Prospect, catalog: str | None) -> Engines | None:
     return engines
 
 
-def _needed(found: Prospect) -> list[NeededSecret]:
+def _needed(found: Preflight) -> list[NeededSecret]:
     return [secret for some in found.secrets.values() for secret in some]
 
 
-def _variables(found: Prospect) -> dict[str, str]:
+def _variables(found: Preflight) -> dict[str, str]:
     """The variables of this process that the engine reads secrets from."""
     named = (secret.source.partition(":")[::2] for secret in _needed(found))
     return {name: os.environ[name] for scheme, name in named if scheme == "env" and name in os.environ}

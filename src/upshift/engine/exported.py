@@ -23,9 +23,9 @@ from upshift.backends.registry import open_backend as open_registered
 from upshift.engine import RunOptions
 from upshift.engine.images import IMAGE, MadeImage
 from upshift.engine.offers import Proposal
-from upshift.engine.prospects import Prospect, prospects
+from upshift.engine.preflight import Preflight, preflight
+from upshift.engine.remote_engine import make_images
 from upshift.engine.targets import OpenBackend
-from upshift.engine.traveling import make_images
 from upshift.errors import RequestRefused, StoreError, UpshiftError, UsageError, together
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Graph, Node, expansion, needs, ordered
@@ -86,7 +86,7 @@ class Exported:
 
     order: Order
     digest: str  # of the order, by which pods find it
-    found: Prospect
+    found: Preflight
     environment: Mapping[str, str]
     words: tuple[str, ...]  # what follows the interpreter on each command line
 
@@ -246,7 +246,7 @@ def exported(
     params: Mapping[str, Any],
     announce: Announce | None = None,
     open_backend: OpenBackend = open_registered,
-    planned: Prospect | None = None,  # what it would get, if nothing is to be made or put anywhere
+    planned: Preflight | None = None,  # what it would get, if nothing is to be made or put anywhere
 ) -> Iterator[Exported]:
     """Put what a pipeline needs into the bucket, for tasks that something else starts.
 
@@ -255,7 +255,7 @@ def exported(
     if planned is not None:
         yield _sketch(planned, backend, refuse, code=code, source=source, options=options, params=params)
         return
-    with prospects(
+    with preflight(
         graph,
         configuration,
         options,
@@ -270,14 +270,14 @@ def exported(
         yield _laid_out(found, made, store, code=code, source=source, options=options, params=params)
 
 
-def _refuse(found: Prospect, backend: str, refuse: Refuse) -> None:
+def _refuse(found: Preflight, backend: str, refuse: Refuse) -> None:
     problem = together([*found.problems, *_elsewhere(found, backend)])
     if problem is not None:
         raise problem
     refuse(found.graph)
 
 
-def _sketch(found: Prospect, backend: str, refuse: Refuse, **said: Any) -> Exported:
+def _sketch(found: Preflight, backend: str, refuse: Refuse, **said: Any) -> Exported:
     """What an export would put into the bucket, put into a folder that goes at once: digests are the same."""
     _refuse(found, backend, refuse)
     made = {name: _image_to_be(one) for name, one in found.images.prepared.items()}
@@ -298,7 +298,7 @@ def _image_to_be(prepared: Prepared) -> Image:
 
 
 def _laid_out(
-    found: Prospect,
+    found: Preflight,
     made: Mapping[str, Image | MadeImage],
     put: Store,  # where to put it
     *,
@@ -343,7 +343,7 @@ def _laid_out(
 _TITLES = {"kubeflow": "Kubeflow", "skypilot": "SkyPilot"}
 
 
-def _elsewhere(found: Prospect, backend: str) -> list[UpshiftError]:
+def _elsewhere(found: Preflight, backend: str) -> list[UpshiftError]:
     """Steps that say themselves that they run on something else."""
     own = found.places[None]
     wrong: list[UpshiftError] = []
@@ -381,7 +381,7 @@ def _step(proposal: Proposal, image: Image | MadeImage | None) -> StepOrder:
     )
 
 
-def _image_of(name: str, step: StepOrder, found: Prospect) -> str:
+def _image_of(name: str, step: StepOrder, found: Preflight) -> str:
     own = found.target.options.get("image")
     if step.image or own:
         return step.image or str(own)

@@ -20,7 +20,7 @@ from upshift.engine import RunOptions
 from upshift.engine.images import IMAGE, origins_of
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.offers import GrantPlan, grant_plans
-from upshift.engine.prospects import Prospect, prospects
+from upshift.engine.preflight import Preflight, preflight
 from upshift.engine.reuse import Hit, Reuse
 from upshift.engine.schedule import Clock, SystemClock
 from upshift.engine.specs import Specs
@@ -45,7 +45,7 @@ from upshift.model.settings.secrets import at_node, read_secrets, secret_files
 from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import UNCACHED, Code, TaskId
-from upshift.report.views.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
+from upshift.report.views.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.history.records import growth_of
@@ -71,7 +71,7 @@ def make_plan(
 ) -> Plan:
     """What :func:`upshift.engine.run.execute` would do; with the ``scripts`` that it would submit."""
     with (
-        prospects(
+        preflight(
             graph,
             configuration,
             options,
@@ -111,7 +111,7 @@ def make_plan(
         )
 
 
-def _document(found: Prospect, **said: Any) -> str | None:
+def _document(found: Preflight, **said: Any) -> str | None:
     """The whole pipeline in the form of the target's tool; None: it would be refused."""
     if found.problems:
         return None
@@ -120,7 +120,7 @@ def _document(found: Prospect, **said: Any) -> str | None:
     return TOOLS[found.target.backend](found.graph, planned=found, **said).text
 
 
-def _step(node: Node, position: Mapping[str, int], found: Prospect, forecast: Forecast) -> PlannedStep:
+def _step(node: Node, position: Mapping[str, int], found: Preflight, forecast: Forecast) -> PlannedStep:
     proposal, images = found.offered[node.step], found.images
     definition, place = proposal.definition, proposal.place
     own_secrets = found.secrets.get(node.step, ())
@@ -186,7 +186,7 @@ def _edges(node: Node, position: Mapping[str, int]) -> tuple[Edge, ...]:
     return tuple(sorted(edges, key=lambda edge: position[edge.step]))
 
 
-def _code(code: Code, found: Prospect) -> tuple[PlannedCode, UsageError | None]:
+def _code(code: Code, found: Preflight) -> tuple[PlannedCode, UsageError | None]:
     """What the package would hold; the error too, where the run cannot do without one."""
     from upshift.code.packages import preview_package  # a run needs none of it
 
@@ -211,7 +211,7 @@ RUN = "RUN"
 class _Drafts:
     """What the places of steps would be given."""
 
-    def __init__(self, found: Prospect, code: Code) -> None:
+    def __init__(self, found: Preflight, code: Code) -> None:
         self._found = found
         self._plans = grant_plans(found.offered)
         self._specs = Specs(found.graph, code, found.store, cwd=None, shipped=None, draws={})
@@ -280,14 +280,14 @@ class Forecast:
         return bool(self.submitted)
 
 
-def launcher_missing(found: Prospect, forecasts: Mapping[str, Forecast]) -> MissingExtra | None:
+def launcher_missing(found: Preflight, forecasts: Mapping[str, Forecast]) -> MissingExtra | None:
     """The error for the first step that may run and has no launcher where it would; None: there is none."""
     may_run = {node.step for node in found.graph.nodes if forecasts[node.name].may_run}
     return next((one.missing for one in found.offered.values() if one.missing and one.step in may_run), None)
 
 
 def forecast(
-    found: Prospect, catalog: Catalog, keys: Keys, *, reusing: bool, now: float
+    found: Preflight, catalog: Catalog, keys: Keys, *, reusing: bool, now: float
 ) -> dict[str, Forecast]:
     """What will become of each node, by name, in the graph's order."""
     return _Forecaster(found, catalog, keys, reusing=reusing, now=now).forecast()
@@ -296,7 +296,7 @@ def forecast(
 class _Forecaster:
     """Walks a graph without running anything."""
 
-    def __init__(self, found: Prospect, catalog: Catalog, keys: Keys, *, reusing: bool, now: float) -> None:
+    def __init__(self, found: Preflight, catalog: Catalog, keys: Keys, *, reusing: bool, now: float) -> None:
         graph, store = found.graph, found.store
         grow = growth_of(graph, store)
         self._walk = Walk(graph, truth=lambda artifact: artifacts.plain_value(artifact, store), grow=grow)

@@ -3,7 +3,7 @@
 ::
 
     here:   checks; images, code and Order into the bucket ─► Orchestrator.submit ─► the run on record
-            └─► Following: what pods have recorded         Orchestrator.standing: whether it is over, and why
+            └─► RunFollower: what pods have recorded       Orchestrator.standing: whether it is over, and why
     there:  each pod records its own task, the last one the end
 
 Nothing here owns the run: whoever follows it may go, and come back on another machine.
@@ -27,7 +27,7 @@ from upshift.engine.keys import CodeNamed
 from upshift.engine.one_step import OneStep
 from upshift.engine.run import raise_unless_completed
 from upshift.engine.tasks import FAILED
-from upshift.engine.tool_runs import Following, ToolRun, confirm_known, deleted, opened, opened_for
+from upshift.engine.tool_runs import RunFollower, ToolRun, confirm_known, deleted, opened, opened_for
 from upshift.errors import BackendError, NotFound, RunCancelled, StoreUnavailable, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
@@ -179,7 +179,7 @@ class _Follower:
         self._tool = tool
         self._catalog = catalog
         self._progress = progress
-        self._following = Following(
+        self._follower = RunFollower(
             run.id,
             _graph(run),
             run.order,
@@ -190,7 +190,7 @@ class _Follower:
             again=again,
         )
         if again:  # what is past is seen before anything new comes
-            self._following.look()
+            self._follower.look()
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._stop = False  # whether it is to be ended, and the tool has not heard of it
         self._stopped = False
@@ -207,7 +207,7 @@ class _Follower:
     def _look(self) -> Standing:
         """What is new, and how it stands."""
         try:
-            self._following.look()
+            self._follower.look()
         except StoreUnavailable as error:
             self._progress.notice(f"{error.what}: {error.why or 'it does not answer'}; waiting for it")
         try:
@@ -235,7 +235,7 @@ class _Follower:
 
     def _explain_waiting(self, standing: Standing) -> None:
         """Say what pods wait for, where none is at work."""
-        self._quiet = 0 if self._following.running or standing.over else self._quiet + 1
+        self._quiet = 0 if self._follower.running or standing.over else self._quiet + 1
         if self._quiet and self._quiet % _QUIET == 0:
             for name, text in self._tool.words(self._run.id):
                 self._progress.notice(f"{name} waits: {text}")
@@ -261,13 +261,13 @@ class _Follower:
         run = self._run
         run.record_end(standing, self._tool)
         with contextlib.suppress(StoreUnavailable):
-            self._following.look()
+            self._follower.look()
         bring_in(run.id, self._catalog, run.store)
         row = self._catalog.run(run.id)
         found = Run(row, self._catalog)
-        first = self._following.first_failure or _first_failure(found)
+        first = self._follower.first_failure or _first_failure(found)
         for task in self._catalog.tasks(run.id):
-            if task.status not in UNFINISHED and not self._following.told(task.task):
+            if task.status not in UNFINISHED and not self._follower.told(task.task):
                 failure = first[1] if first is not None and first[0] == task.task else None
                 self._progress.task_changed(TaskChange(task=task.task, status=task.status, failure=failure))
         if row.status == "cancelled" and not self._stopped:

@@ -20,7 +20,7 @@ from upshift.engine.images import MadeImage, StepImages
 from upshift.engine.journal import Journal, RunRecord, new_row, new_run_id
 from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.offers import GrantPlan, grant_plans, short_of_processes
-from upshift.engine.prospects import Prospect, prospects, takes_no_steps
+from upshift.engine.preflight import Preflight, preflight, takes_no_steps
 from upshift.engine.recovery import Admission, Recovery, take_over
 from upshift.engine.reuse import Reuse
 from upshift.engine.schedule import Clock, SystemClock
@@ -81,7 +81,7 @@ def execute(
     clock = clock or SystemClock()
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(
-            prospects(
+            preflight(
                 graph,
                 configuration,
                 options,
@@ -133,7 +133,7 @@ def execute(
 
 
 def refuse(
-    found: Prospect,
+    found: Preflight,
     configuration: Configuration,
     options: RunOptions,
     keys: Keys | None,  # None: of a run that is resumed

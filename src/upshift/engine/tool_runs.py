@@ -231,7 +231,7 @@ class _Tries:
     log: LogReader | None = None
 
 
-class Following:
+class RunFollower:
     """A run as whoever follows it sees it.
 
     Parameters

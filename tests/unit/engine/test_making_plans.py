@@ -18,7 +18,7 @@ from upshift.errors import MissingExtra, RequestRefused, RunFailed
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Code, Hardware, Launch
 from upshift.model.spec.hardware import Shortfall
-from upshift.report.views.planned import Edge, Plan, PlannedStep, plan_as_json
+from upshift.report.views.plan import Edge, Plan, PlannedStep, plan_as_json
 
 
 def numbers(n: int) -> list[int]:

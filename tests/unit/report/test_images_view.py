@@ -29,7 +29,7 @@ from upshift.images.preparing import Prepared
 from upshift.images.reference import Reference
 from upshift.report.terminal.images import Building, called, changes, finding_lines, show_image
 from upshift.report.terminal.layout import Page, cells
-from upshift.report.views.planned import image_json
+from upshift.report.views.plan import image_json
 
 DIGEST = "sha256:" + "a" * 64
 PYTORCH = "pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime"

@@ -17,7 +17,7 @@ from upshift.model.spec import Hardware
 from upshift.model.spec.hardware import Shortfall
 from upshift.report.terminal.layout import Page, cells
 from upshift.report.terminal.plan import show_plan, show_scripts
-from upshift.report.views.planned import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
+from upshift.report.views.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 
 REUSED = PlannedTask(index=None, action="reused", reason="same code, inputs and environment as run r1")
 RUNS = PlannedTask(index=None, action="runs", reason="code changed: scale in features.py")

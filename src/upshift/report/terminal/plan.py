@@ -18,7 +18,7 @@ from upshift.runs.history.values import param_items
 if TYPE_CHECKING:
     from upshift.code.packages import PackagePart
     from upshift.model.settings.retry import Retry
-    from upshift.report.views.planned import Plan, PlannedCode, PlannedStep, PlannedTask
+    from upshift.report.views.plan import Plan, PlannedCode, PlannedStep, PlannedTask
 
 _MARKS = {"runs": "●", "reused": "○", "depends": "◐", "skipped": "□", "fails": "×", "refused": "×"}
 _MEANINGS = {

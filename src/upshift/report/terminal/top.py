@@ -35,7 +35,7 @@ from upshift.report.terminal.layout import (
     wants_colour,
     wrap,
 )
-from upshift.report.views.running import DeviceNow, GpuNow, Now, Running
+from upshift.report.views.top import DeviceNow, GpuNow, Now, Running
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.catalog.standing import INTERRUPTED
 from upshift.runtime.storage.series import Number

@@ -26,7 +26,7 @@ from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:
     from upshift.backends.engines import Engines, Journey
-    from upshift.engine.prospects import Prospect
+    from upshift.engine.preflight import Preflight
     from upshift.images.base import Image, Progress
     from upshift.model.configuration import Configuration, Target
 
@@ -77,7 +77,7 @@ def surroundings(store: Store, journey: Journey) -> dict[str, str]:
     return found if store.replica is None else {**found, **store.replica.objects.environment}
 
 
-def confirm_reached(found: Prospect, engines: Engines) -> None:
+def confirm_reached(found: Preflight, engines: Engines) -> None:
     """Refuse a run of which the engine cannot do a step. Raises ``RequestRefused``."""
     own = found.target.name
     for name in found.graph.used:

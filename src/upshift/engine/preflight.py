@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True)
-class Prospect:
+class Preflight:
     """What the steps of a graph would get if it ran now, by the names of their definitions."""
 
     graph: Graph  # with the digests of the images that its steps run in
@@ -59,7 +59,7 @@ class Prospect:
 
 
 @contextlib.contextmanager
-def prospects(
+def preflight(
     graph: Graph,
     configuration: Configuration,
     options: RunOptions,
@@ -71,7 +71,7 @@ def prospects(
     builds: bool = False,
     made: Mapping[str, MadeImage] | None = None,  # images, of an engine that was submitted with them
     open_backend: OpenBackend = open_registered,
-) -> Iterator[Prospect]:
+) -> Iterator[Preflight]:
     """What a graph would get, while places and registries are open; ``look``, ``builds``: as for images."""
     places = open_targets(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
     try:
@@ -88,7 +88,7 @@ def prospects(
             if made is None
             else known
         ) as images:
-            yield Prospect(
+            yield Preflight(
                 graph=images.marked(graph),
                 project=project,
                 places=places,
@@ -102,7 +102,7 @@ def prospects(
         close_targets(places.values())
 
 
-def takes_no_steps(found: Prospect) -> RequestRefused | None:
+def takes_no_steps(found: Preflight) -> RequestRefused | None:
     """Why no engine can run this: a place takes whole pipelines only; None: all of them take steps."""
     for place in found.places.values():
         if not place.backend.capabilities.steps:
