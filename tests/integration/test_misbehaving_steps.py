@@ -339,7 +339,7 @@ def test_a_value_that_contradicts_its_annotation_is_told_and_kept(project: Proje
 def test_what_goes_wrong_in_supervising_ends_one_attempt_and_none_beside_it(project: Project) -> None:
     code = """
 import signal
-from upshift.runtime.supervisor.output.logs import Log, LogFile
+from upshift.runtime.supervisor.logs import Log, LogFile
 
 take, close = Log._take, LogFile.close
 

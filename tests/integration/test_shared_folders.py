@@ -20,8 +20,7 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.storage.claims import release_all
 from upshift.runtime.storage.live import name_of
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.supervisor.output.logs import LogFile
-from upshift.runtime.supervisor.output.losses import Losses
+from upshift.runtime.supervisor.logs import LogFile, Losses
 
 TASK = TaskId(run="r1", step="train", index=3)
 RESULT = TaskResult(task=TASK, attempt=1, status="completed", outputs={}, started=1.5, ended=2.5)

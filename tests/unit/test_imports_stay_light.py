@@ -48,7 +48,7 @@ NEEDED_BY_FEW = (
     "storage.objects.transport",
     "supervisor.devices.pool",
     "supervisor.several.connection",
-    "supervisor.usage.gpus",
+    "supervisor.gpu_usage",
 )
 """Modules of the runtime for devices, several processes or nodes, buckets, and cards."""
 

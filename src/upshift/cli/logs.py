@@ -31,7 +31,7 @@ from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.elsewhere import elsewhere
 from upshift.runtime.storage.files import exists
 from upshift.runtime.storage.store import open_store
-from upshift.runtime.supervisor.output.frames import last_frames
+from upshift.runtime.supervisor.progress_bars import last_frames
 
 if TYPE_CHECKING:
     from upshift.runs.history.attempts import Attempt

@@ -23,7 +23,7 @@ from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.task import Failure, TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage.files import fresh
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.output.frames import ROW, last_frames
+from upshift.runtime.supervisor.progress_bars import ROW, last_frames
 
 OpenBackend = Callable[..., Backend]
 """As :func:`upshift.backends.registry.open_backend`."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.telemetry import Gap
-from upshift.runtime.launch.whereabouts import listed as ranks_listed
-from upshift.runtime.launch.whereabouts import whereabouts
+from upshift.runtime.launch.stacks import listed as ranks_listed
+from upshift.runtime.launch.stacks import whereabouts
 
 if TYPE_CHECKING:
     from upshift.model.spec.hardware import Hardware

@@ -19,7 +19,7 @@ What is where, from what is above to what is below::
       serving/       supervisors as processes: the fork server of a run, or alone with one task
       several/       other nodes
       starters/      how step processes come to be: from a zygote, by a fork, or afresh
-      usage/  output/  devices/       what they use and print, and which accelerators they get
+      devices/       which accelerators they get
     step/            what runs in the step's own process
     usercode/        the user's modules, cells and tracebacks
     launch/          many processes for one step

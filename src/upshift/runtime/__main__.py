@@ -71,7 +71,7 @@ def main() -> NoReturn:
     parser.add_argument("spec", metavar="SPEC", help="path of a task's spec (JSON)")
     parser.add_argument("--store", help="address of the store, instead of the one in the spec")
     arguments = parser.parse_args(own)
-    from upshift.runtime.supervisor.serving.by_hand import run_by_hand
+    from upshift.runtime.supervisor.serving.single_task import run_by_hand
 
     sys.exit(run_by_hand(arguments.spec, arguments.store))
 

@@ -32,7 +32,7 @@ from upshift.runs.history.runs import Run
 from upshift.runs.history.tasks import Task
 from upshift.runtime.storage.series import Series, read_series
 from upshift.runtime.storage.store import open_store
-from upshift.runtime.supervisor.output.frames import last_frames
+from upshift.runtime.supervisor.progress_bars import last_frames
 
 _FULL = 16
 """Ranks whose log and stack are shown; of more, those that failed or are where no other one is come first."""

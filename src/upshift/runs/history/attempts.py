@@ -21,7 +21,7 @@ from upshift.runs.history.tabular import Drawn
 from upshift.runtime.storage.metrics import Curve, first_of, read_by_rank, summaries_of
 from upshift.runtime.storage.series import given, read_series
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.output.frames import last_frames
+from upshift.runtime.supervisor.progress_bars import last_frames
 
 _TAIL = 1 << 14
 """Bytes of a series that are read to know its devices."""

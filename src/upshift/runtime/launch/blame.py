@@ -19,8 +19,7 @@ from collections.abc import Sequence
 import attrs
 
 from upshift.model.spec import Failure, Stack
-from upshift.runtime.launch.stacks import JOINING, waits_for_others
-from upshift.runtime.launch.whereabouts import listed, whereabouts
+from upshift.runtime.launch.stacks import JOINING, listed, waits_for_others, whereabouts
 
 _UNMET = re.compile(
     r"\d+/\d+ clients joined"

@@ -1,4 +1,4 @@
-"""Where a process is: it is asked by a signal that nothing else uses, and the stacks that it writes are read.
+"""Where processes are: each is asked by a signal that nothing else uses, and the stacks it writes are read.
 
 :mod:`faulthandler` writes them at once, whatever the process is doing, be it in native code. A function of C
 has no frame there, so that of ``sleep()`` and the like only the line that calls it is seen. The text of
@@ -15,7 +15,8 @@ import os
 import re
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from upshift.errors import has_no_file, is_upshifts, is_user_file, location, with_cells
@@ -303,3 +304,43 @@ def _peers(inner: Sequence[Frame]) -> str | None:
             if not frame.line and (found := re.search(pattern, frame.name)):
                 return what or found[1]
     return None
+
+
+def listed(ranks: Iterable[int]) -> str:
+    """Ranks in words: ``rank 3``, ``ranks 0-2 and 5``."""
+    known = sorted(set(ranks))
+    parts: list[str] = []
+    for _, group in groupby(enumerate(known), key=lambda pair: pair[1] - pair[0]):
+        run = [rank for _, rank in group]
+        parts.extend([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))
+    text = parts[-1] if len(parts) < 2 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return f"rank {text}" if len(known) == 1 else f"ranks {text}"
+
+
+def whereabouts(stacks: Sequence[Stack]) -> str:
+    """What each of them waits for and where, those at one place together; empty: nothing is known.
+
+    First come those that do not say it.
+
+    ``ranks 0-2 wait in all_reduce (train.py:14), rank 3 is at data.py:9``
+    """
+    places: dict[tuple[str | None, ...], list[int]] = {}
+    for stack in sorted(stacks, key=lambda stack: (stack.silent is None, stack.rank)):
+        place = (stack.silent, stack.waits, stack.where)
+        if any(place):
+            places.setdefault(place, []).append(stack.rank)
+    return ", ".join(_told(ranks, *place) for place, ranks in places.items())
+
+
+def _told(ranks: Sequence[int], silent: str | None, waits: str | None, where: str | None) -> str:
+    one = len(ranks) == 1
+    at = f" ({where})" if where else ""
+    if silent is not None:
+        return f"{listed(ranks)} {'does' if one else 'do'} not answer: {silent}{at}"
+    if waits is None:
+        return f"{listed(ranks)} {'is' if one else 'are'} at {where}"
+    if waits == "sleep":
+        return f"{listed(ranks)} {'sleeps' if one else 'sleep'}{at}"
+    return (
+        f"{listed(ranks)} {'waits' if one else 'wait'} {'in' if waits.isidentifier() else 'for'} {waits}{at}"
+    )

@@ -33,18 +33,17 @@ from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.ends import Ends, Stop
+from upshift.runtime.supervisor.logs import Losses, TaskLog
 from upshift.runtime.supervisor.members import GRACE, Gang, LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
-from upshift.runtime.supervisor.output.logs import TaskLog
-from upshift.runtime.supervisor.output.losses import Losses
-from upshift.runtime.supervisor.output.recorder import Recorder
+from upshift.runtime.supervisor.recorder import Recorder
 from upshift.runtime.supervisor.records import AttemptRecords, Observations
 from upshift.runtime.usercode.modules import Sources
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
     from upshift.runtime.supervisor.hang_detector import HangDetector
-    from upshift.runtime.supervisor.output.overflow import Overflow
+    from upshift.runtime.supervisor.overflow import Overflow
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 

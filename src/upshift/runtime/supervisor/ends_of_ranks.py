@@ -11,8 +11,7 @@ import attrs
 
 from upshift.model.spec import Failure, Stack, TaskSpec
 from upshift.runtime.launch import blame
-from upshift.runtime.launch.stacks import StackAnswer, answer, waits_for_others
-from upshift.runtime.launch.whereabouts import listed, whereabouts
+from upshift.runtime.launch.stacks import StackAnswer, answer, listed, waits_for_others, whereabouts
 from upshift.runtime.supervisor.ends import Ends
 from upshift.runtime.supervisor.members import Gang, Member
 from upshift.runtime.usercode.tracebacks import at_home

@@ -30,8 +30,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 import attrs
 
 from upshift.model.spec import Failure, TaskSpec
-from upshift.runtime.launch.stacks import JOINING, StackAnswer
-from upshift.runtime.launch.whereabouts import listed, whereabouts
+from upshift.runtime.launch.stacks import JOINING, StackAnswer, listed, whereabouts
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.supervisor.ends_of_ranks import HALTED, answers_of, places, stacks_of
 from upshift.runtime.supervisor.members import ANSWERING, GRACE, Gang, LocalMember, Member

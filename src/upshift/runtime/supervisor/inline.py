@@ -33,8 +33,8 @@ from upshift.runtime.step.step import perform
 from upshift.runtime.storage import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import tell
+from upshift.runtime.supervisor.counters import Totals
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
-from upshift.runtime.supervisor.usage.counters import Totals
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor

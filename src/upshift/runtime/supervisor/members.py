@@ -21,10 +21,10 @@ from upshift.runtime.launch import stacks
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.messages import HEEDS, Lines, Outcome, Seen
 from upshift.runtime.proc import Consumed
-from upshift.runtime.supervisor.output.logs import Log
+from upshift.runtime.supervisor.logs import Log
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.output.overflow import Overflow
+    from upshift.runtime.supervisor.overflow import Overflow
 
 CHUNK = 1 << 16
 

@@ -24,12 +24,12 @@ from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.bounds import CpuSet, HostMemory, bounds_of, start
 from upshift.runtime.supervisor.devices.queue import QUIET
 from upshift.runtime.supervisor.members import LocalMember
-from upshift.runtime.supervisor.usage.sampling import INTERVAL, Sampler, SharedCounters
+from upshift.runtime.supervisor.sampling import INTERVAL, Sampler, SharedCounters
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
     from upshift.runtime.supervisor.devices.pool import Grant
-    from upshift.runtime.supervisor.usage.gpus import GpuUsage
+    from upshift.runtime.supervisor.gpu_usage import GpuUsage
 
 
 class Machine:
@@ -203,7 +203,7 @@ class NodeRuntime:
         devices = self._spec.granted.gpus if self._spec.granted is not None else None
         if not devices:
             return None
-        from upshift.runtime.supervisor.usage.gpus import GpuUsage  # what no task needs is not imported
+        from upshift.runtime.supervisor.gpu_usage import GpuUsage  # what no task needs is not imported
 
         return GpuUsage(
             devices, self._machine.accelerators(), interval=self._spec.settings.profile or INTERVAL

@@ -6,7 +6,7 @@ import pytest
 
 from upshift.model.spec import Failure, Stack
 from upshift.runtime.launch.blame import End, cause, follows
-from upshift.runtime.launch.whereabouts import listed, whereabouts
+from upshift.runtime.launch.stacks import listed, whereabouts
 
 PAIR = "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537]"
 RESET = f"{PAIR} Read error [127.0.0.1]:24732: Connection reset by peer. This is typically caused by a remote"

@@ -12,7 +12,7 @@ import pytest
 from upshift.model.spec import Device
 from upshift.runtime.accelerators.agent import Snapshot
 from upshift.runtime.accelerators.vendor import Inventory, Reading
-from upshift.runtime.supervisor.usage.gpus import GpuUsage, Idleness, all_idle, own_memory
+from upshift.runtime.supervisor.gpu_usage import GpuUsage, Idleness, all_idle, own_memory
 
 STRANGER = os.getpid()
 OUTSIDE = 1 << 30

@@ -10,9 +10,8 @@ from upshift.model.spec import Code, EntryPoint, Rank, TaskId, TaskSpec
 from upshift.runtime.loop import Loop
 from upshift.runtime.masking import Mask
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.supervisor.output import logs
-from upshift.runtime.supervisor.output.logs import RankLines, TaskLog
-from upshift.runtime.supervisor.output.losses import Losses
+from upshift.runtime.supervisor import logs
+from upshift.runtime.supervisor.logs import Losses, RankLines, TaskLog
 
 SPEC = TaskSpec(
     task=TaskId(run="r", step="train"),

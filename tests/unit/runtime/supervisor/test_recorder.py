@@ -19,9 +19,9 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.masking import Mask
 from upshift.runtime.messages import channel, understood
 from upshift.runtime.storage.metrics import first_of, read_by_rank
-from upshift.runtime.supervisor.output import recorder
-from upshift.runtime.supervisor.output.losses import Losses
-from upshift.runtime.supervisor.output.recorder import Recorder
+from upshift.runtime.supervisor import recorder
+from upshift.runtime.supervisor.logs import Losses
+from upshift.runtime.supervisor.recorder import Recorder
 
 
 class Kept:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from upshift.runtime import proc
-from upshift.runtime.supervisor.usage import counters
-from upshift.runtime.supervisor.usage.counters import Network, Odometer, Processes, SharedMemory
+from upshift.runtime.supervisor import counters
+from upshift.runtime.supervisor.counters import Network, Odometer, Processes, SharedMemory
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 

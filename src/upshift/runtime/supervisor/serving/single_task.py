@@ -1,6 +1,6 @@
-"""One task under a supervisor of its own, where a backend has started it.
+"""One task under a supervisor of its own: for a backend, under a scheduler, or by hand.
 
-The backend gets events on standard output, as lines of JSON (:mod:`.protocol`), and says on standard input
+A backend gets events on standard output, as lines of JSON (:mod:`.protocol`), and says on standard input
 what no file may hold::
 
     supervisor ── {"event": "ready"} ──────────────────────────► backend
@@ -9,7 +9,7 @@ what no file may hold::
 
 Without an order, at the end of the file or for an empty line, there is nobody who wants the task any
 more, and the supervisor leaves without a trace. Under a scheduler the order is in the environment, and what
-happens is in the store.
+happens is in the store. By hand (``python -m upshift.runtime SPEC``) there is neither, and its log is shown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from upshift.model.configuration import BUCKET_CACHE
 from upshift.model.home import home
 from upshift.model.settings.secrets import at_node, read_secrets
 from upshift.model.settings.sizes import parse_size
-from upshift.model.spec import TaskSpec, decode, from_json
+from upshift.model.spec import MetricValue, TaskSpec, decode, from_json
 from upshift.runtime import marks
 from upshift.runtime.launch import seats
 from upshift.runtime.launch.seats import Seat
@@ -41,7 +41,8 @@ from upshift.runtime.storage.files import fresh
 from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.replica import Replica
 from upshift.runtime.storage.store import Store, open_direct, store_of
-from upshift.runtime.supervisor.output.overflow import Overflow
+from upshift.runtime.supervisor.attempt import SupervisedAttempt
+from upshift.runtime.supervisor.overflow import Overflow
 from upshift.runtime.supervisor.serving.array import Element
 from upshift.runtime.supervisor.serving.protocol import (
     ORDER,
@@ -54,7 +55,7 @@ from upshift.runtime.supervisor.serving.protocol import (
 from upshift.runtime.supervisor.serving.roles import TaskLoop, role_of
 from upshift.runtime.supervisor.serving.sealed_order import take_order
 from upshift.runtime.supervisor.serving.supervisor import Supervisor
-from upshift.runtime.supervisor.starters.direct import ForkStarter
+from upshift.runtime.supervisor.starters.direct import ForkStarter, FreshStarter
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
@@ -288,3 +289,84 @@ def say(text: str) -> None:
 def complain(text: str, *, code: int = 2) -> int:
     say(text)
     return code
+
+
+_EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
+
+
+def run_by_hand(path: str, store_address: str | None) -> int:
+    """Run a task from its spec, and show its log. The exit code tells how it ended."""
+    try:
+        seat = seats.take(os.environ)
+        spec, store = opened_task(path, store_address)
+        if store.read_result(spec.task, spec.attempt) is not None:
+            raise UpshiftError(
+                f"attempt {spec.attempt} of {spec.task} has a result already",
+                fix="A result never changes. Set another attempt in the spec to run it again.",
+            )
+        secrets = read_secrets(spec.settings.secret_sources, project=spec.code.project)
+    except (UpshiftError, ValueError) as error:
+        return complain(str(error))
+    loop, console = Loop(), _Console()
+    overflow = Overflow(loop)
+    supervisor = Supervisor(f"worker-{os.getpid()}", loop=loop, watcher=console, overflow=overflow)
+    starter = FreshStarter(loop, exited=supervisor.exited, kin=lambda: supervisor.kin)
+    part = role_of(spec, store, loop, supervisor, secrets, seat=seat, starter=starter, overflow=overflow)
+    course = TaskLoop(loop, supervisor, ordered=False)
+    course.begin(spec, part)
+
+    def tell(why: str) -> None:
+        say(f"{spec.task} {why}")
+        part.tell(why)
+
+    supervisor.devices.ask(spec, ready=part.start, tell=tell, refuse=part.refuse)
+    problem = course.to_its_end() or console.problem
+    supervisor.close()
+    if seat is not None and seat.node and problem is None:
+        return 0
+    result = None if problem else store.read_result(spec.task, spec.attempt)
+    if result is None:
+        return complain(problem or "the result could not be read back", code=1)
+    if result.failure is not None:
+        say(f"{spec.task}: {result.failure.reason}: {result.failure.message}")
+    return _EXIT_CODES[result.status]
+
+
+class _Console:
+    """Watches an attempt, and shows its log as it grows.
+
+    ``problem`` says, once the attempt has ended, why its result is not in the store.
+    """
+
+    def __init__(self) -> None:
+        self.problem: str | None = None
+        self._shown = 0
+
+    def started(self, attempt: SupervisedAttempt) -> None:
+        """Nothing to show."""
+
+    def log_grew(self, attempt: SupervisedAttempt, size: int) -> None:
+        """Show what is new."""
+        if not size:  # a process draws, and nobody has ended a line
+            return
+        with open(attempt.log.path, "rb") as file:
+            file.seek(self._shown)
+            while data := file.read(1 << 16):
+                self._shown += len(data)
+                sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def logged(
+        self, attempt: SupervisedAttempt, step: float | None, values: Mapping[str, MetricValue]
+    ) -> None:
+        """Nothing to show: the store has it."""
+
+    def noticed(self, attempt: SupervisedAttempt, text: str) -> None:
+        """Say what the log cannot."""
+        sys.stderr.write(f"upshift: {text}\n")
+
+    def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
+        """Show the rest."""
+        self.problem = problem
+        if attempt.log.path.exists():
+            self.log_grew(attempt, attempt.log.size)

@@ -24,7 +24,7 @@ from upshift.runtime.usercode.modules import SOURCES, Sources
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
     from upshift.runtime.supervisor.devices.pool import Grant
-    from upshift.runtime.supervisor.output.overflow import Overflow
+    from upshift.runtime.supervisor.overflow import Overflow
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 Key = tuple[TaskId, int]

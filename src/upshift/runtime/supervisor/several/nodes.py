@@ -28,8 +28,8 @@ from upshift.runtime import causes
 from upshift.runtime.launch.ports import Port
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.bounds import ranks_of
+from upshift.runtime.supervisor.logs import Log
 from upshift.runtime.supervisor.members import Member
-from upshift.runtime.supervisor.output.logs import Log
 from upshift.runtime.supervisor.several.connection import (
     LOG,
     MESSAGES,

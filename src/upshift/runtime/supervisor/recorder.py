@@ -19,7 +19,7 @@ from upshift.runtime.messages import AFTER, BEFORE, BETWEEN, FARTHEST, LARGE
 from upshift.runtime.storage import metrics
 from upshift.runtime.storage.files import hand_on, write_all
 from upshift.runtime.storage.metrics import Summaries, newest
-from upshift.runtime.supervisor.output.losses import Loss, Losses
+from upshift.runtime.supervisor.logs import Loss, Losses
 
 QUIET = 0.25
 """Seconds between two notices that metrics have new values."""

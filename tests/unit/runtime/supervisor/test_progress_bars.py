@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tqdm import tqdm, trange
 
-from upshift.runtime.supervisor.output.frames import ProgressBars, last_frames
+from upshift.runtime.supervisor.progress_bars import ProgressBars, last_frames
 
 
 def log_of(*pieces: bytes, watched: bool = False) -> bytes:

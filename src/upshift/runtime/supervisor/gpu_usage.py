@@ -12,7 +12,7 @@ import attrs
 from upshift.model.spec.hardware import IDLE, Device, one_cpu
 from upshift.model.spec.task import Failure
 from upshift.runtime.storage.series import GPU_COLUMNS, Number
-from upshift.runtime.supervisor.usage.counters import Mean
+from upshift.runtime.supervisor.counters import Mean
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.vendor import Reading

@@ -10,11 +10,11 @@ from upshift.model.spec import Failure, Gap, Hardware, TaskSpec
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.usage.counters import FRESH, Network, Processes, SharedMemory, Totals
+from upshift.runtime.supervisor.counters import FRESH, Network, Processes, SharedMemory, Totals
 
 if TYPE_CHECKING:
     from upshift.runtime.storage.series import Number, SeriesWriter
-    from upshift.runtime.supervisor.usage.gpus import GpuUsage
+    from upshift.runtime.supervisor.gpu_usage import GpuUsage
 
 INTERVAL = 1.0
 """Seconds between two samples."""
