@@ -34,8 +34,8 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     from upshift.engine.debug import replay as run_again
     from upshift.errors import NotFound
     from upshift.runs.history.runs import get_run
-    from upshift.runtime.step.debugging import at_a_terminal
     from upshift.runtime.storage.store import open_store
+    from upshift.runtime.supervisor.inline import at_a_terminal
 
     chosen = _chosen(run, task, attempt)
     own = get_run(chosen.row.task.run).row  # a reused task has the attempt of an earlier run

@@ -56,6 +56,29 @@ def evenly(launch: Launch, granted: Hardware) -> Hardware:
     return attrs.evolve(granted, nodes=nodes, gpus=gpus)
 
 
+def processes(spec: TaskSpec) -> int:
+    """How many processes a task has on each node."""
+    return 1 if spec.launch is None else spec.launch.each
+
+
+def ranks_of(spec: TaskSpec, *, address: str, port: int, node: int = 0, nodes: int = 1) -> list[Rank]:
+    """Which processes of a task with a launch are to be on a node, by the address of the first of all."""
+    count = processes(spec)
+    return [
+        Rank(
+            rank=node * count + number,
+            world_size=nodes * count,
+            local_rank=number,
+            local_world_size=count,
+            node=node,
+            nodes=nodes,
+            address=address,
+            port=port,
+        )
+        for number in range(count)
+    ]
+
+
 def devices_of(spec: TaskSpec, node: int) -> tuple[Device, ...]:
     """The devices that the processes of a node have been granted."""
     devices = (spec.granted.gpus if spec.granted is not None else None) or ()

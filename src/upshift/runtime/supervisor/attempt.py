@@ -25,13 +25,13 @@ from upshift.model.spec import (
 )
 from upshift.runtime import causes
 from upshift.runtime.confine import Spawned, Starter
+from upshift.runtime.launch.placement import ranks_of
 from upshift.runtime.launch.ports import Port, keep_port
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask
 from upshift.runtime.messages import BEFORE, Outcome, understood
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.ends import Ends, Stop
 from upshift.runtime.supervisor.logs import Losses, TaskLog
 from upshift.runtime.supervisor.members import GRACE, Gang, LocalMember, Member

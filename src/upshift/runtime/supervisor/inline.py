@@ -6,19 +6,23 @@ devices in this process already.
 
 from __future__ import annotations
 
+import bdb
 import codecs
 import contextlib
 import os
+import pdb
+import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import attrs
 
+from upshift.errors import UsageError
 from upshift.model.spec import Artifact, Failure, Hardware, Rank, TaskResult, TaskSpec
 from upshift.runtime import proc
 from upshift.runtime.confine import host_facts
@@ -28,18 +32,17 @@ from upshift.runtime.masking import Mask, Masking
 from upshift.runtime.step import ranks
 from upshift.runtime.step.checkpoint import checkpoint
 from upshift.runtime.step.context import current
-from upshift.runtime.step.debugging import Left, debugged
 from upshift.runtime.step.step import perform
 from upshift.runtime.storage import scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import tell
 from upshift.runtime.supervisor.counters import Totals
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
+from upshift.runtime.usercode.tracebacks import user_text
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
     from upshift.runtime.supervisor.devices.pool import Grant
-
 
 GONE = 1.0
 """Seconds that are waited, at most, for the processes that have found the devices to be gone."""
@@ -53,7 +56,7 @@ def run_inline(
     A step that a launcher starts in several processes is one here, in a world of its own.
 
     Standard input and output are the terminal's; what Python's own streams show there is masked. Time
-    and memory are not limited: a person who thinks takes long. DeviceQueue that others hold are waited for.
+    and memory are not limited: a person who thinks takes long. Devices that others hold are waited for.
     """
     interrupted = False
 
@@ -79,7 +82,10 @@ def run_inline(
     try:
         if failure is None:
             variables = _alone({**spec.environment, **secrets, **(grant.environment if grant else {})}, spec)
-            with screened(mask) if secrets else nullcontext(), _as_the_step(spec, store, variables):
+            with (
+                screened(mask) if secrets else contextlib.nullcontext(),
+                _as_the_step(spec, store, variables),
+            ):
                 checkpoint.open(spec, store, into=into or open_store(scratch.new_folder()))
                 outputs, failure = perform(spec, store, check=check, call=call, into=into)
     finally:
@@ -165,7 +171,7 @@ def _devices(spec: TaskSpec) -> tuple[Grant | None, Failure | None]:
     return grant, failure
 
 
-@contextmanager
+@contextlib.contextmanager
 def _as_the_step(spec: TaskSpec, store: Store, variables: Mapping[str, str]) -> Iterator[None]:
     """The step's environment, folder and Ctrl-C, for a while."""
     environment, folder = dict(os.environ), os.getcwd()
@@ -247,3 +253,64 @@ class _Bytes:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._screen._stream.buffer, name)
+
+
+_COMMANDS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters by which an exception's text could give commands to the terminal."""
+
+
+class Left(KeyboardInterrupt):
+    """The debugger was left before the call had ended."""
+
+
+class _Debugger(pdb.Pdb):
+    """Remembers that it was left: ``runcall`` keeps that to itself, and gives None."""
+
+    left = False
+
+    def set_quit(self) -> None:
+        self.left = True
+        super().set_quit()
+
+
+def at_a_terminal() -> bool:
+    """Whether somebody can type commands."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def debugged(
+    function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any], *, stop: bool
+) -> object:
+    """Call a function; where it raises, look at its frames before they are gone."""
+    try:
+        if stop and at_a_terminal():
+            debugger = _Debugger()
+            value = debugger.runcall(function, *args, **kwargs)
+            if debugger.left:
+                raise bdb.BdbQuit
+            return value
+        return function(*args, **kwargs)
+    except bdb.BdbQuit as error:
+        if at_a_terminal():
+            raise Left("the debugger was left") from None
+        raise UsageError(
+            "the debugger has no terminal, and found nothing more to read",
+            fix="Run the command in a terminal, and redirect neither its input nor its output.",
+        ).with_traceback(error.__traceback__) from None
+    except Exception as error:
+        frames = _from(error.__traceback__, function)
+        if frames is not None and at_a_terminal():
+            said = _COMMANDS.sub(lambda found: repr(found[0])[1:-1], user_text(error))
+            sys.stdout.write(f"{said}\npdb is where it was raised: u up, p NAME, q go on\n")
+            sys.stdout.flush()
+            pdb.post_mortem(frames)
+        raise
+
+
+def _from(frames: TracebackType | None, function: Callable[..., object]) -> TracebackType | None:
+    """The traceback from the function's own frame on."""
+    code = getattr(function, "__code__", None)
+    found = frames
+    while found is not None and found.tb_frame.f_code is not code:
+        found = found.tb_next
+    return found or frames

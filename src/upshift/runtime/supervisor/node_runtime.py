@@ -5,26 +5,31 @@ An attempt has one, or one on each of its nodes; each is looked after by the sup
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from upshift.model.spec import Failure, Gap, Hardware, Rank, TaskSpec
-from upshift.model.spec.hardware import SCHEDULER
+from upshift.model.spec.hardware import CGROUP, SCHEDULER, SUPERVISOR
 from upshift.runtime import causes, cgroups, marks
-from upshift.runtime.confine import Spawned, Starter, host_facts
+from upshift.runtime.accelerators.files import device_root
+from upshift.runtime.confine import Confinement, Spawned, Starter, host_facts
+from upshift.runtime.launch.environment import environment_of, threads_of
+from upshift.runtime.launch.placement import cpus_near, numa_nodes, own_device, shares_of_cpus
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage import claims, scratch
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.bounds import CpuSet, HostMemory, bounds_of, start
 from upshift.runtime.supervisor.devices.queue import QUIET
+from upshift.runtime.supervisor.limits import CpuSet, HostMemory, MemoryLimit
 from upshift.runtime.supervisor.members import LocalMember
 from upshift.runtime.supervisor.sampling import INTERVAL, Sampler, SharedCounters
+from upshift.runtime.supervisor.starters.thread_pools import users_own
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
@@ -69,7 +74,7 @@ class NodeRuntime:
         self._grant = grant
         self._number = number
         self._scratch = scratch.unused()
-        self._memory, self._bounds = bounds_of(spec, machine.cpus, self._environment(secrets))
+        self._memory, self._bounds = _bounds_of(spec, machine.cpus, self._environment(secrets))
         self._lent = self._bounds.cpus or ()
         self._count = 0
         self._sampler: Sampler
@@ -83,7 +88,7 @@ class NodeRuntime:
         """Start the processes: all of them, or none."""
         held = self._grant.descriptors if self._grant is not None else ()
         try:
-            started = start(self._spec, starter, self._bounds, ranks, held=held, member=member)
+            started = _start(self._spec, starter, self._bounds, ranks, held=held, member=member)
         except BaseException:
             self.give_back_cpus()
             self.release()
@@ -208,3 +213,103 @@ class NodeRuntime:
         return GpuUsage(
             devices, self._machine.accelerators(), interval=self._spec.settings.profile or INTERVAL
         )
+
+
+def _bounds_of(
+    spec: TaskSpec, cpus: CpuSet, environment: Mapping[str, str]
+) -> tuple[MemoryLimit | None, Confinement]:
+    """The bounds of a task on this node, and what keeps its memory there; CPUs are taken from ``cpus``."""
+    granted = spec.granted
+    devices = [device.numa_node for device in (granted.gpus if granted is not None else None) or ()]
+    memory = taken = threads = None
+    if granted is not None and granted.memory is not None:
+        by = granted.enforced_by("memory")
+        if by in (SUPERVISOR, CGROUP):  # what a scheduler kills for memory is told by HostMemory
+            memory = MemoryLimit(granted.memory, asked=spec.request.memory, contained=by == CGROUP)
+    by = None if granted is None else granted.enforced_by("cpu")
+    if granted is not None and granted.cpu_count is not None and by is not None:
+        if by == SUPERVISOR:
+            near = cpus_near(devices, numa_nodes(device_root())) if devices else ()
+            taken = cpus.take(granted.cpu_count, near)
+        # By a quota on any of the CPUs, or on those that a scheduler has chosen.
+        threads = math.ceil(granted.cpu_count) if taken is None else len(taken)
+    bounds = Confinement(
+        cpus=taken,
+        threads=threads,
+        group=memory.folder if memory else None,
+        memory=memory.limit if memory else None,
+        environment=environment,
+    )
+    return memory, bounds
+
+
+def _start(
+    spec: TaskSpec,
+    starter: Starter,
+    bounds: Confinement,
+    ranks: Sequence[Rank | None],
+    *,
+    held: Sequence[int],
+    member: Callable[[Spawned, Rank | None], LocalMember],
+) -> list[LocalMember]:
+    """Start the processes of a task on this node: all of them, or none."""
+    started: list[LocalMember] = []
+    try:
+        for rank, own in zip(ranks, list(_bounds_of_each(ranks, spec, bounds)), strict=True):
+            started.append(member(starter(spec, own, held), rank))
+    except BaseException:
+        for one in started:
+            one.kill()
+            one.close()
+        raise
+    return started
+
+
+def _bounds_of_each(
+    ranks: Sequence[Rank | None], spec: TaskSpec, bounds: Confinement
+) -> Iterator[Confinement]:
+    """The bounds of each process, within those of the task."""
+    places = _places([rank for rank in ranks if rank is not None], spec, bounds)
+    for rank in ranks:
+        if rank is None or spec.launch is None:
+            yield bounds
+            continue
+        own = places[rank.local_rank] if places else None
+        cpus = own or bounds.cpus or os.sched_getaffinity(0)
+        room = len(cpus) // (rank.local_world_size if own is None else places.count(own))
+        if bounds.cpus is None and bounds.threads is not None:  # a quota, on any of the CPUs
+            room = min(room, bounds.threads // rank.local_world_size)
+        environment = environment_of(
+            spec.launch,
+            rank,
+            task=str(spec.task),
+            devices=spec.granted is not None and bool(spec.granted.gpus),
+            own={**users_own(), **bounds.environment},
+            inherited=os.environ,
+            interface=_interface(rank) if rank.nodes > 1 else None,
+        )
+        yield attrs.evolve(
+            bounds,
+            rank=rank,
+            cpus=bounds.cpus if own is None else own,
+            threads=threads_of(spec.launch, room),
+            environment=environment,
+        )
+
+
+def _interface(rank: Rank) -> str | None:
+    from upshift.runtime.launch.addresses import interface_towards  # what no other task needs is not imported
+
+    return interface_towards(rank.address)
+
+
+def _places(ranks: Sequence[Rank], spec: TaskSpec, bounds: Confinement) -> list[tuple[int, ...]]:
+    """The CPUs of each process, where they are to be near its device; none: it is where the task is."""
+    launch = spec.launch
+    if launch is None or not (len(ranks) > 1 if launch.numa_binding is None else launch.numa_binding):
+        return []
+    devices = [own_device(spec, rank) for rank in ranks]
+    cpus = bounds.cpus or tuple(os.sched_getaffinity(0))
+    nodes = [None if device is None else device.numa_node for device in devices]
+    shares = shares_of_cpus(cpus, numa_nodes(device_root()), nodes)
+    return shares if any(len(share) < len(cpus) for share in shares) else []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from upshift.runtime import cgroups, proc
-from upshift.runtime.supervisor.bounds import HostMemory
+from upshift.runtime.supervisor.limits import HostMemory
 
 
 @pytest.fixture

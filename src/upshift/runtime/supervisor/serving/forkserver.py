@@ -34,17 +34,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, MetricValue, TaskSpec
 from upshift.runtime import causes, forks
+from upshift.runtime.launch.placement import processes
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage import claims, scratch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
-from upshift.runtime.supervisor.bounds import processes
 from upshift.runtime.supervisor.serving.engine_connection import EngineConnection
 from upshift.runtime.supervisor.serving.server_files import ServerFiles, handle
-from upshift.runtime.supervisor.serving.supervisor import Supervisor
 from upshift.runtime.supervisor.starters.direct import FreshStarter
 from upshift.runtime.supervisor.starters.zygote_pool import ZygotePool
+from upshift.runtime.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant

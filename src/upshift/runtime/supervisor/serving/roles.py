@@ -22,8 +22,8 @@ from upshift.runtime.supervisor.serving.protocol import (
     AT_ONCE,
     WITH_GRACE,
 )
-from upshift.runtime.supervisor.serving.supervisor import Supervisor
 from upshift.runtime.supervisor.starters.direct import FreshStarter
+from upshift.runtime.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
@@ -58,7 +58,7 @@ def role_of(
         RemoteSupervisor,  # no other task needs it
     )
 
-    part = RemoteSupervisor(
+    role = RemoteSupervisor(
         spec,
         store,
         loop=loop,
@@ -68,8 +68,8 @@ def role_of(
         secrets=secrets,
         overflow=overflow,
     )
-    starter.tell(part.exited)
-    return part
+    starter.tell(role.exited)
+    return role
 
 
 class Role(Protocol):
@@ -114,15 +114,15 @@ class TaskLoop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, used)
         loop.watch(self._signals, self._signalled)
 
-    def begin(self, spec: TaskSpec, part: Role, *, named: Store | None = None) -> None:
+    def begin(self, spec: TaskSpec, role: Role, *, named: Store | None = None) -> None:
         """Take care of this task; ``named``: the store says whether it is what the engine wants to stop."""
-        self._spec, self._part, self._named = spec, part, named
+        self._spec, self._role, self._named = spec, role, named
 
     def to_its_end(self) -> str | None:
         """Wait until it is over, and say why nothing was recorded; None: that was told elsewhere, if so."""
-        while self._part.busy or self._supervisor.devices.asking:
+        while self._role.busy or self._supervisor.devices.asking:
             self._loop.turn()
-        return self._part.problem
+        return self._role.problem
 
     def heed(self, store: Store) -> None:
         """Look now and then for a record that says how to stop the task."""
@@ -150,7 +150,7 @@ class TaskLoop:
             return
         self._supervisor.devices.cancel(self._spec)
         name = signal.Signals(got[0]).name
-        self._part.stop(name, asked=asked, grace=grace if asked else min(grace, ENDING))
+        self._role.stop(name, asked=asked, grace=grace if asked else min(grace, ENDING))
 
     def _is_meant(self, store: Store) -> bool:
         """Whether the engine has this very task in mind: another one may just have ended."""

@@ -54,8 +54,8 @@ from upshift.runtime.supervisor.serving.protocol import (
 )
 from upshift.runtime.supervisor.serving.roles import TaskLoop, role_of
 from upshift.runtime.supervisor.serving.sealed_order import take_order
-from upshift.runtime.supervisor.serving.supervisor import Supervisor
 from upshift.runtime.supervisor.starters.direct import ForkStarter, FreshStarter
+from upshift.runtime.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
@@ -124,9 +124,9 @@ def run_for_backend(
     except (UpshiftError, ValueError) as error:
         reporter.end(str(error))
         return 2
-    course = TaskLoop(loop, supervisor, ordered=True)
+    task_loop = TaskLoop(loop, supervisor, ordered=True)
     if order.stop_record:
-        course.heed(store)
+        task_loop.heed(store)
     while True:
         try:
             there = read_secrets(at_node(spec.settings.secret_sources), project=spec.code.project)
@@ -134,7 +134,7 @@ def run_for_backend(
             reporter.end(str(error))
             return 2
         known = {**order.secrets, **there}
-        part = role_of(
+        role = role_of(
             spec,
             store,
             loop,
@@ -145,22 +145,22 @@ def run_for_backend(
             overflow=overflow,
             mine=share is not None,
         )
-        course.begin(spec, part, named=None if share is None else store)
+        task_loop.begin(spec, role, named=None if share is None else store)
         if order.wait is None:
-            part.start(grant)
+            role.start(grant)
         else:
             ask = supervisor.devices.ask
             ask(
-                spec, ready=part.start, tell=part.tell, refuse=part.refuse, wait=order.wait, share=order.share
+                spec, ready=role.start, tell=role.tell, refuse=role.refuse, wait=order.wait, share=order.share
             )
-        problem = course.to_its_end()
+        problem = task_loop.to_its_end()
         if problem is not None:
             reporter.end(problem)
             if live and seat is not None and seat.node:
                 LiveRecord.lost(spec, store, problem)
         if store.replica is not None and store.direct:
             _leave(store.replica, spec, seat)
-        if share is None or course.told or not record.completed:
+        if share is None or task_loop.told or not record.completed:
             break
         following = _claimed(share, address)
         if following is None:
@@ -311,16 +311,16 @@ def run_by_hand(path: str, store_address: str | None) -> int:
     overflow = Overflow(loop)
     supervisor = Supervisor(f"worker-{os.getpid()}", loop=loop, watcher=console, overflow=overflow)
     starter = FreshStarter(loop, exited=supervisor.exited, kin=lambda: supervisor.kin)
-    part = role_of(spec, store, loop, supervisor, secrets, seat=seat, starter=starter, overflow=overflow)
-    course = TaskLoop(loop, supervisor, ordered=False)
-    course.begin(spec, part)
+    role = role_of(spec, store, loop, supervisor, secrets, seat=seat, starter=starter, overflow=overflow)
+    task_loop = TaskLoop(loop, supervisor, ordered=False)
+    task_loop.begin(spec, role)
 
     def tell(why: str) -> None:
         say(f"{spec.task} {why}")
-        part.tell(why)
+        role.tell(why)
 
-    supervisor.devices.ask(spec, ready=part.start, tell=tell, refuse=part.refuse)
-    problem = course.to_its_end() or console.problem
+    supervisor.devices.ask(spec, ready=role.start, tell=tell, refuse=role.refuse)
+    problem = task_loop.to_its_end() or console.problem
     supervisor.close()
     if seat is not None and seat.node and problem is None:
         return 0

@@ -19,11 +19,11 @@ from upshift.model.spec import Failure, Rank, TaskSpec, encode
 from upshift.runtime import causes
 from upshift.runtime.confine import Spawned, Starter
 from upshift.runtime.launch import addresses
+from upshift.runtime.launch.placement import ranks_of
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.bounds import ranks_of
 from upshift.runtime.supervisor.logs import Log
 from upshift.runtime.supervisor.members import LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime

@@ -1,4 +1,4 @@
-"""The processes of a task on one node: which ranks they are, and the CPUs and the memory that they share."""
+"""The CPUs of a machine, lent to tasks, and the memory they may use: who exceeded it, and what ran out."""
 
 from __future__ import annotations
 
@@ -6,145 +6,12 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-
-import attrs
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from upshift.model.settings.sizes import format_size
-from upshift.model.spec import Rank, TaskSpec
-from upshift.model.spec.hardware import CGROUP, SUPERVISOR
 from upshift.model.spec.task import Failure
 from upshift.runtime import cgroups, proc
-from upshift.runtime.accelerators.files import device_root
-from upshift.runtime.confine import Confinement, Spawned, Starter
-from upshift.runtime.launch.environment import environment_of, threads_of
-from upshift.runtime.launch.placement import cpus_near, numa_nodes, own_device, shares_of_cpus
 from upshift.runtime.loop import Loop, Timer
-from upshift.runtime.supervisor.members import LocalMember
-from upshift.runtime.supervisor.starters.thread_pools import users_own
-
-
-def processes(spec: TaskSpec) -> int:
-    """How many processes a task has on each node."""
-    return 1 if spec.launch is None else spec.launch.each
-
-
-def ranks_of(spec: TaskSpec, *, address: str, port: int, node: int = 0, nodes: int = 1) -> list[Rank]:
-    """Which processes of a task with a launch are to be on a node, by the address of the first of all."""
-    count = processes(spec)
-    return [
-        Rank(
-            rank=node * count + number,
-            world_size=nodes * count,
-            local_rank=number,
-            local_world_size=count,
-            node=node,
-            nodes=nodes,
-            address=address,
-            port=port,
-        )
-        for number in range(count)
-    ]
-
-
-def bounds_of(
-    spec: TaskSpec, cpus: CpuSet, environment: Mapping[str, str]
-) -> tuple[MemoryLimit | None, Confinement]:
-    """The bounds of a task on this node, and what keeps its memory there; CPUs are taken from ``cpus``."""
-    granted = spec.granted
-    devices = [device.numa_node for device in (granted.gpus if granted is not None else None) or ()]
-    memory = taken = threads = None
-    if granted is not None and granted.memory is not None:
-        by = granted.enforced_by("memory")
-        if by in (SUPERVISOR, CGROUP):  # what a scheduler kills for memory is told by HostMemory
-            memory = MemoryLimit(granted.memory, asked=spec.request.memory, contained=by == CGROUP)
-    by = None if granted is None else granted.enforced_by("cpu")
-    if granted is not None and granted.cpu_count is not None and by is not None:
-        if by == SUPERVISOR:
-            near = cpus_near(devices, numa_nodes(device_root())) if devices else ()
-            taken = cpus.take(granted.cpu_count, near)
-        # By a quota on any of the CPUs, or on those that a scheduler has chosen.
-        threads = math.ceil(granted.cpu_count) if taken is None else len(taken)
-    bounds = Confinement(
-        cpus=taken,
-        threads=threads,
-        group=memory.folder if memory else None,
-        memory=memory.limit if memory else None,
-        environment=environment,
-    )
-    return memory, bounds
-
-
-def start(
-    spec: TaskSpec,
-    starter: Starter,
-    bounds: Confinement,
-    ranks: Sequence[Rank | None],
-    *,
-    held: Sequence[int],
-    member: Callable[[Spawned, Rank | None], LocalMember],
-) -> list[LocalMember]:
-    """Start the processes of a task on this node: all of them, or none."""
-    started: list[LocalMember] = []
-    try:
-        for rank, own in zip(ranks, list(_bounds_of_each(ranks, spec, bounds)), strict=True):
-            started.append(member(starter(spec, own, held), rank))
-    except BaseException:
-        for one in started:
-            one.kill()
-            one.close()
-        raise
-    return started
-
-
-def _bounds_of_each(
-    ranks: Sequence[Rank | None], spec: TaskSpec, bounds: Confinement
-) -> Iterator[Confinement]:
-    """The bounds of each process, within those of the task."""
-    places = _places([rank for rank in ranks if rank is not None], spec, bounds)
-    for rank in ranks:
-        if rank is None or spec.launch is None:
-            yield bounds
-            continue
-        own = places[rank.local_rank] if places else None
-        cpus = own or bounds.cpus or os.sched_getaffinity(0)
-        room = len(cpus) // (rank.local_world_size if own is None else places.count(own))
-        if bounds.cpus is None and bounds.threads is not None:  # a quota, on any of the CPUs
-            room = min(room, bounds.threads // rank.local_world_size)
-        environment = environment_of(
-            spec.launch,
-            rank,
-            task=str(spec.task),
-            devices=spec.granted is not None and bool(spec.granted.gpus),
-            own={**users_own(), **bounds.environment},
-            inherited=os.environ,
-            interface=_interface(rank) if rank.nodes > 1 else None,
-        )
-        yield attrs.evolve(
-            bounds,
-            rank=rank,
-            cpus=bounds.cpus if own is None else own,
-            threads=threads_of(spec.launch, room),
-            environment=environment,
-        )
-
-
-def _interface(rank: Rank) -> str | None:
-    from upshift.runtime.launch.addresses import interface_towards  # what no other task needs is not imported
-
-    return interface_towards(rank.address)
-
-
-def _places(ranks: Sequence[Rank], spec: TaskSpec, bounds: Confinement) -> list[tuple[int, ...]]:
-    """The CPUs of each process, where they are to be near its device; none: it is where the task is."""
-    launch = spec.launch
-    if launch is None or not (len(ranks) > 1 if launch.numa_binding is None else launch.numa_binding):
-        return []
-    devices = [own_device(spec, rank) for rank in ranks]
-    cpus = bounds.cpus or tuple(os.sched_getaffinity(0))
-    nodes = [None if device is None else device.numa_node for device in devices]
-    shares = shares_of_cpus(cpus, numa_nodes(device_root()), nodes)
-    return shares if any(len(share) < len(cpus) for share in shares) else []
 
 
 class CpuSet:

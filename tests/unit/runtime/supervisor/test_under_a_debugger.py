@@ -6,7 +6,7 @@ import pdb
 
 import pytest
 
-from upshift.runtime.step import debugging
+from upshift.runtime.supervisor import inline
 
 
 def test_the_text_of_an_exception_gives_the_terminal_no_commands(
@@ -15,8 +15,8 @@ def test_the_text_of_an_exception_gives_the_terminal_no_commands(
     def fail() -> None:
         raise ValueError("\x1b]52;c;aGk=\x07é\n\tsecond line\x9b2J")
 
-    monkeypatch.setattr(debugging, "at_a_terminal", lambda: True)
+    monkeypatch.setattr(inline, "at_a_terminal", lambda: True)
     monkeypatch.setattr(pdb, "post_mortem", lambda frames: None)
     with pytest.raises(ValueError, match="second line"):
-        debugging.debugged(fail, (), {}, stop=False)
+        inline.debugged(fail, (), {}, stop=False)
     assert "ValueError: \\x1b]52;c;aGk=\\x07é\n\tsecond line\\x9b2J\n" in capsys.readouterr().out
