@@ -3,31 +3,31 @@
 ::
 
     UpshiftError
-    ├── UsageError            what the user wrote is wrong; nothing has run         exit 2
+    ├── UsageError            the user's input is wrong; nothing has run            exit 2
     │   ├── SettingsError     a setting: unknown field, wrong value                 (also ValueError)
     │   ├── GraphError        a pipeline that cannot be composed                    (also TypeError)
-    │   ├── MisuseError       a decorator where it means nothing                    (also RuntimeError)
+    │   ├── MisuseError       a decorator in the wrong place                        (also RuntimeError)
     │   ├── ConfigError       the configuration file or an UPSHIFT_* variable
     │   ├── LoadError         the user's file or module cannot be used
     │   └── NotFound          no such run, step, task, output, target or backend    (also LookupError)
     ├── RequestRefused        a request that cannot be honoured here                exit 2
     ├── ImageError            an image that cannot be read, built or pushed         exit 2
-    │   └── RecipeError       … for what it is to be made from
+    │   └── RecipeError       … in its ingredients: settings, Dockerfile, packages
     ├── RunOwned              another engine owns the run                           exit 2
     ├── LeaseLost             another engine took the run over from this one        exit 1
-    ├── EngineStopped         a detached engine was told to leave its run           exit 1
+    ├── EngineStopped         a detached engine was asked to leave its run          exit 1
     ├── MissingExtra          an optional package is needed                         exit 2
     ├── RunFailed             a run ended without completing; has ``.run``          exit 1
     │   └── RunCancelled      … because it was cancelled                            exit 130
     ├── StoreError            the store cannot do what was asked                    exit 1
-    │   ├── NotSerializable   a value that cannot be saved, or not be read back
+    │   ├── NotSerializable   a value that cannot be saved or read back
     │   ├── BlobMissing       content that a record names is not there
     │   ├── BlobDamaged       content that does not match its digest
     │   └── StoreUnavailable  disk full, read-only, unreachable
     └── BackendError          the infrastructure failed, not the step               exit 1
 
 A message says **what** is wrong, **where** (the user's file and line), **why**, and
-what to do (**fix**). ``str(error)`` shows all four, each on a line of its own.
+what to do (**fix**). ``str(error)`` shows all four, each on its own line.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_a_run_whose_engine_was_cancelled_is_resumed_and_keeps_its_job(
     job = begun(project)
     slurm.run("scancel", engine)
     stopped = project.upshift("logs", "latest", "--engine", "-f").out
-    assert "was told to stop, and leaves it" in stopped
+    assert "was asked to stop, and ends" in stopped
     words = " ".join(project.upshift("show", "latest").out.split())
     assert "· interrupted" in words and "wait still runs" in words
     assert f"lost: job {engine} of Slurm: somebody cancelled the job" in words
@@ -170,6 +170,6 @@ def test_a_target_that_cannot_take_the_engine_refuses_it_and_nothing_is_recorded
         return project.upshift("run", "pipeline.py", "--on", "cluster", "--detach", expect=2).err
 
     assert "this cluster has no partition 'nowhere'" in refused('partition = "nowhere"')
-    assert "cannot give what the engine of the run asks for" in refused('memory = "100TB"')
+    assert "cannot grant what the engine of the run requests" in refused('memory = "100TB"')
     assert "detach has no option 'cpus'" in refused("cpus = 2")
     assert project.upshift("runs", "--json").out == "[]\n"

@@ -338,7 +338,7 @@ class Refused(FlowSpec):
         pass
 """
 REFUSED = {
-    "pass": "does not say where it goes",
+    "pass": "does not name the next step",
     "self.next(self.none)": "goes to 'none', which is not a step",
     "self.next(self.helper)": "goes to 'helper', which is not a step",
     "self.next(self.work, forech='xs')": "has no option 'forech'",

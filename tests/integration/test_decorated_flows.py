@@ -70,7 +70,7 @@ def test_a_flow_goes_on_after_steps_whose_failures_are_caught(project: Project) 
     assert output.alive
     assert [a["status"] for a in project.tasks("work")[0]["attempts"]] == ["failed", "completed"]
     assert [a["reason"] for a in project.tasks("slow")[0]["attempts"]] == ["timeout", None]
-    assert "the flow goes on, as @catch has it" in done.err
+    assert "the flow continues, because of @catch" in done.err
     assert "caught: ZeroDivisionError: division by zero" in done.out
     assert "exit code 3" not in done.out
 

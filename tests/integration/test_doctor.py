@@ -127,7 +127,7 @@ PROBLEMS: dict[str, tuple[Callable[[Doctor], object], str, str]] = {
     "a framework that cannot be imported": (
         lambda here: here.torch(more="raise ImportError('libcudnn.so.9: cannot open shared object file')"),
         "✗ PyTorch 2.13.0+cu130, import torch: ImportError: libcudnn.so.9: cannot open shared object file",
-        "→ python -c 'import torch' says more.",
+        "→ python -c 'import torch' shows more.",
     ),
     "a file that is missing": (
         lambda here: os.unlink(here.machine.root / "dev/nvidia-uvm"),

@@ -131,7 +131,7 @@ def test_a_path_that_leads_nowhere_is_refused_before_anything_runs(project: Proj
     refused = project.run(WRITES, *params, expect=2)
     assert "Error: out: there is no file or folder 'results'" in refused.err
     assert f"{project.folder}/results is not there" in refused.err
-    assert "as a str: annotate it so" in refused.err
+    assert "parameter as str, or pass str(…)" in refused.err
     assert "where: pipeline.py:" in refused.err
     assert upshift.list_runs() == []
     assert project.upshift("plan", "pipeline.py", *params, expect=2).err == refused.err

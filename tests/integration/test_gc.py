@@ -111,13 +111,13 @@ def test_runs_go_by_number_age_pipeline_or_name(project: Project) -> None:
     latest = upshift.get_run("latest").id
     assert counts(gc(project, "--run", "latest", "--run", latest)["removed"])["runs"] == 1
     assert {run.pipeline for run in upshift.list_runs()} == {"sums"}
-    assert "no run has the id" in project.upshift("show", latest, expect=2).err
+    assert "no run has an id that starts with" in project.upshift("show", latest, expect=2).err
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--run", "nope"), "no run has the id 'nope'"),
+        (("--run", "nope"), "no run has an id that starts with 'nope'"),
         (("--pipeline", "sums"), "Add --keep-last N or --older-than AGE"),
         (("--pipeline", "smus", "--keep-last", "1"), "there is no run of a pipeline 'smus'"),
         (("--run", "latest", "--keep-last", "1"), "Run gc once for each"),
@@ -238,7 +238,7 @@ def test_a_run_that_was_removed_cannot_be_resumed(project: Project) -> None:
     kept = Catalog(project.home / "catalog.db")
     row = kept.run(run)
     gc(project, "--run", run)
-    assert "no run has the id" in project.upshift("resume", run, expect=2).err
+    assert "no run has an id that starts with" in project.upshift("resume", run, expect=2).err
     (project.home / "store" / "runs" / run).mkdir()
     (project.home / "store" / "runs" / run / "removed.json").write_text("{}")
     kept.add_run(row)  # another catalog that still knows it
@@ -278,7 +278,7 @@ def test_a_store_of_a_newer_upshift_is_refused_by_every_command(project: Project
     for command in (("run", "pipeline.py"), ("plan", "pipeline.py"), ("show", "latest"), ("gc",)):
         refused = project.upshift(*command, expect=2).err
         assert "was made by a newer version of Upshift" in refused, command
-        assert "It is of version 2; this Upshift knows versions up to 1." in refused
+        assert "It is of version 2; this Upshift supports versions up to 1." in refused
         assert "pip install --upgrade upshift" in refused
     assert files(project) == before
 
@@ -367,7 +367,7 @@ def test_a_catalog_that_is_gone_is_no_first_day(project: Project) -> None:
     for command in (("runs",), ("show", "latest"), ("plan", "pipeline.py"), ("gc", "--dry-run")):
         for path in project.home.glob("catalog.db*"):
             path.unlink()
-        assert "it is made anew from the store" in project.upshift(*command).err
+        assert "it is rebuilt from the store" in project.upshift(*command).err
         assert snapshot(project) == before
     (project.home / "catalog.db").unlink()
     project.upshift("run", "pipeline.py")

@@ -297,7 +297,7 @@ def test_a_server_that_is_away_for_a_while_loses_nobody(kubeflow: Kubeflow) -> N
 
     kubeflow.server.faults.append(away)
     said = kubeflow.run(expect=130)
-    assert "does not answer at" in said.err and "the run goes on, and is asked about again" in said.err
+    assert "does not answer at" in said.err and "the run continues, and Upshift will ask again" in said.err
     assert "Kubeflow answers again" in said.err
     assert "it was terminated there, and not by this command" in said.err
 
@@ -397,12 +397,12 @@ def _refused_pipeline(kubeflow: Kubeflow) -> None:
     [
         (
             _without_host,
-            ["'kf' does not say where Kubeflow Pipelines is", "host =", "upshift export kubeflow"],
+            ["'kf' does not give the address of Kubeflow Pipelines", "host =", "upshift export kubeflow"],
         ),
         (_nobody_there, ["Kubeflow does not answer at http://127.0.0.1:9", "upshift doctor kf"]),
         (_wrong_token, ["does not know who asks", "The token of target 'kf'", "env:KF_TOKEN"]),
         (_no_token, ["the variable NO_SUCH_TOKEN is not set"]),
-        (_token_itself, ["token does not say where the value comes from"]),
+        (_token_itself, ["token does not name the source of the value"]),
         (_no_namespace, ["names no namespace", "namespace ="]),
         (_wrong_namespace, ["Kubeflow refuses it", "Namespace:eve", "Correct namespace"]),
         (_wrong_experiment, ["no experiment 'nigthly'", "nightly"]),

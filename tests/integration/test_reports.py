@@ -117,7 +117,7 @@ def test_a_run_that_goes_on_is_followed_to_its_end(project: Project) -> None:
     run = project.start("run", "pipeline.py", "-p", f"pipe={pipe}")
     writer = os.open(pipe, os.O_WRONLY)  # waits until the step reads
     once = project.upshift("report", "latest", "-o", "once.html")
-    assert "--follow writes the report until it is over" in once.err
+    assert "--follow updates the report until it is" in once.err
     assert "data-every=" not in _head(project.folder / "once.html")
     following = project.start("report", "latest", "--follow", "-o", "live.html")
     assert following.stdout is not None
@@ -149,7 +149,7 @@ def test_a_page_that_is_not_followed_any_more_says_when_it_was_made(project: Pro
 
 def test_what_cannot_be_done_is_refused(project: Project) -> None:
     project.run(PIPELINE)
-    assert "no run has the id 'nope'" in project.upshift("report", "nope", expect=2).err
+    assert "no run has an id that starts with 'nope'" in project.upshift("report", "nope", expect=2).err
     assert "is a folder" in project.upshift("report", "latest", "-o", ".", expect=2).err
     assert "cannot be written" in project.upshift("report", "latest", "-o", "no/x.html", expect=2).err
     assert "need a file" in project.upshift("report", "latest", "-o", "-", "--open", expect=2).err

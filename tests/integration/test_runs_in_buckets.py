@@ -421,7 +421,7 @@ def test_a_catalog_in_a_database_is_filled_from_a_bucket(
     with here.database() as name:
         monkeypatch.setenv("UPSHIFT_CATALOG", here.url(name))
         told = second.upshift("runs").err
-        assert f"it is made anew from the store {store}: 1 run" in told
+        assert f"it is rebuilt from the store {store}: 1 run" in told
         assert seen(second, run) == before
         second.upshift("gc", "--rebuild-catalog")
         assert seen(project, run) == before

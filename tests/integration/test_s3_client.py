@@ -51,7 +51,7 @@ def test_without_a_root_keys_are_addresses(tree: str) -> None:
         assert [one.key for one in s3.list_recursive([f"{tree}/a/b"])] == ["1.txt"]
         with pytest.raises(UsageError, match=r"'a/0\.txt' is not an address of S3"):
             s3.get("a/0.txt")
-        with pytest.raises(UsageError, match="this S3 has none"):
+        with pytest.raises(UsageError, match="this S3 has no root"):
             s3.get_all()
 
 

@@ -113,7 +113,7 @@ def test_python_has_what_tasks_were_given_and_logged(project: Project) -> None:
     assert "<bdi>fit[3]</bdi>" in fit.tasks._repr_html_()
     with pytest.raises(NotFound, match="no task of step 'fit' logged a number 'note'"):
         fit.best("note", "max")
-    with pytest.raises(UsageError, match='Say mode="max"'):
+    with pytest.raises(UsageError, match='Use mode="max"'):
         fit.best("note")
 
 

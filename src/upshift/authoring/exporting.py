@@ -130,7 +130,7 @@ def composed_again(order: Order, store: Store, given: Mapping[str, str]) -> Grap
     if code.package is None or code.file is None or name is None:
         raise NotFound(
             f"parameters {', '.join(given)} cannot be set",
-            why="The pipeline is in no file by a name of its own.",
+            why="The pipeline is not defined by a name in a file.",
             fix="Export it with these parameters: upshift export kubeflow -p NAME=VALUE.",
         )
     folder = unpacked(code.package, store)

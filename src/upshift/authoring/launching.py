@@ -212,7 +212,7 @@ def _refuse_misuse(launcher: Launcher, target: Any, said: str) -> None:
         raise MisuseError(
             f"run_with_{launcher.name} is applied inside {inside}",
             where=user_location(),
-            why="It says how a step runs, and is part of the step.",
+            why="It is an option of the step that sets how the step runs.",
             fix=f"Put it above the step, and call the step in the pipeline:\n{right_way(shown, name)}",
         )
     if isinstance(target, Step) and target.options.launch is not None:
@@ -263,9 +263,9 @@ def _per_node(owner: str, value: str, given: Any) -> tuple[int | None, bool | No
             f"{owner}: nproc_per_node={shown(value)} cannot be honoured",
             where=user_location(),
             why="How many processes a step has must not depend on the machine that it comes to.",
-            fix="Say how many: nproc_per_node=4."
+            fix="Give a number: nproc_per_node=4."
             if value == "cpu"
-            else 'Say "gpu", and ResourceSettings(gpu_vendor="intel", gpu_count=…).',
+            else 'Use "gpu", and ResourceSettings(gpu_vendor="intel", gpu_count=…).',
         )
     return _count(owner, "nproc_per_node", value, given, MOST_PROCESSES, '"gpu", or a whole number'), None
 

@@ -156,7 +156,7 @@ def _check_file(path: Path) -> None:
         fix = f"Name a file in it: {path / candidates[0]}" if candidates else "Name the Python file in it."
         raise LoadError(f"{path} is a folder, not a Python file", fix=fix)
     if path.suffix != ".py":
-        raise LoadError(f"{path} is not a Python file", fix="Give a file whose name ends in .py.")
+        raise LoadError(f"{path} is not a Python file", fix="Give a file with a name that ends in .py.")
 
 
 def _shown_syntax(error: SyntaxError) -> str | None:

@@ -201,7 +201,7 @@ def _of_backend(owner: str, key: str, value: Any) -> dict[str, Any]:
     if cls is None:
         known = [*_OWN, *(name for name in backend_names() if settings_class(name) is not None)]
         raise SettingsError(
-            f"{owner} knows no settings {shown(key)}",
+            f"{owner} has no settings {shown(key)}",
             where=user_location(),
             fix=suggestion(str(key), known),
         )
@@ -226,7 +226,7 @@ def checked_keywords(owner: str) -> Callable[[F], F]:
         @functools.wraps(function)
         def checked(*args: Any, **options: Any) -> Any:
             if len(args) > taken or (args and isinstance(args[0], (int, float))):
-                said = f"Say {owner}({known[0]}={shown(args[0])}). " if len(args) == 1 else ""
+                said = f"Write {owner}({known[0]}={shown(args[0])}). " if len(args) == 1 else ""
                 raise SettingsError(
                     f"{owner} takes its options by name, not by position",
                     where=user_location(),
@@ -264,5 +264,5 @@ def _setting(owner: str, name: str, value: Any) -> str | None:
         amount = field in SIZES and not isinstance(value, str)
         inner = "…" if field == key else f"{field}={('16GB' if amount else value)!r}"
         above = f", or put @resources({inner}) above it" if key == "resources" and owner == "@step" else ""
-        return f'Say {owner}(settings={{"{key}": {kind.__name__}({inner})}}){above}.'
+        return f'Write {owner}(settings={{"{key}": {kind.__name__}({inner})}}){above}.'
     return None

@@ -221,7 +221,7 @@ def pipeline_of(row: RunRow) -> Pipeline[Any, Any] | None:
     try:
         pipeline = find_pipeline(load_module(path), path, name)
     except (LoadError, NotFound) as error:
-        error.fix = f"{error.fix or 'Put it back.'}\nOr go on with what was recorded: --same-code."
+        error.fix = f"{error.fix or 'Put it back.'}\nOr resume with the recorded code: --same-code."
         raise
     changes = row.source.get("options")
     return pipeline.changed(decode(PipelineOptions, changes)) if changes else pipeline
@@ -240,7 +240,7 @@ def recorded_graph(row: RunRow, store: Store) -> Graph:
         raise NotFound(
             f"the graph of run {row.id} is not in its store",
             where=row.store,
-            fix="Start it anew: it cannot be resumed.",
+            fix="Start a new run: this one cannot be resumed.",
         )
     return from_json(Graph, content)
 

@@ -76,7 +76,7 @@ def trial(target: str, tell: Callable[[Finding], None]) -> None:
                 name="ended",
                 text=f"{attempts[-1].reason}: {why.message}" if why else error.in_short,
                 status="problem",
-                remedy=f"See what is known of it: upshift show {watch.run}",
+                remedy=f"See its record: upshift show {watch.run}",
             )
         )
     except UpshiftError as error:

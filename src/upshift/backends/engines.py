@@ -125,10 +125,10 @@ class Engines:
                 f"asked {short.asked}, gets {short.got}: {short.why}" for short in offer.shortfalls
             )
             raise RequestRefused(
-                f"target {self._target.name!r} cannot give what the engine of the run asks for",
+                f"target {self._target.name!r} cannot grant what the engine of the run requests",
                 why=why or None,
-                fix=f"Say what it gets: [targets.{self._target.name}] options = "
-                '{ detach = { memory = "500MB" } }. Or leave --detach out.',
+                fix=f"Set its resources: [targets.{self._target.name}] options = "
+                '{ detach = { memory = "500MB" } }. Or run without --detach.',
             )
         return Launch(
             name=job.name,

@@ -80,7 +80,7 @@ def _provider(target: Target) -> Provider:
             raise ConfigError(
                 f"backend {name!r} of target {target.name!r} cannot be loaded from {entry.value}",
                 why=str(error),
-                fix="Install the package that registers it anew, or fix it.",
+                fix="Reinstall or repair the package that registers it.",
             ) from error
     raise NotFound(
         f"no backend is named {name!r}, which target {target.name!r} asks for",

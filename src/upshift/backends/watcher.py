@@ -322,7 +322,7 @@ class Watcher:
         lost = watched.said.get("lost")
         if lost and state.reason in (None, "infrastructure"):  # as one of its nodes has seen it
             return "infrastructure", lost
-        message = state.message or f"{self._cluster.title} says that it completed, and there is no result"
+        message = state.message or f"{self._cluster.title} says that it completed, but there is no result"
         if watched.id is not None and not watched.said:
             # No supervisor has said a word: the node may not see what it needs, which its shell has said.
             words = self._cluster.words(watched.id)

@@ -93,8 +93,8 @@ def _refuse_undecodable(arguments: Sequence[str]) -> None:
 _COMMANDS = {
     "run": LazyCommand("upshift.cli.run:run", "Run a pipeline."),
     "plan": LazyCommand("upshift.cli.run:plan", "Show what a run would do; nothing runs."),
-    "resume": LazyCommand("upshift.cli.run:resume", "Finish a run; what is done is not run again."),
-    "cancel": LazyCommand("upshift.cli.run:cancel", "Stop a run; what is done is kept."),
+    "resume": LazyCommand("upshift.cli.run:resume", "Finish a run; completed steps are not run again."),
+    "cancel": LazyCommand("upshift.cli.run:cancel", "Stop a run; completed steps are kept."),
     "runs": LazyCommand("upshift.cli.runs:runs", "List runs, newest first."),
     "show": LazyCommand(
         "upshift.cli.runs:show", "Show a run: steps, times, hardware asked to used, failures."

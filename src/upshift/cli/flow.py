@@ -22,7 +22,7 @@ _COMMANDS = {
     "run": LazyCommand("upshift.cli.flow:run_command", "Run the flow."),
     "plan": LazyCommand("upshift.cli.flow:plan_command", "Show what a run would do; nothing runs."),
     "resume": LazyCommand(
-        "upshift.cli.flow:resume_command", "Finish a run of the flow; what is done is not run again."
+        "upshift.cli.flow:resume_command", "Finish a run of the flow; completed steps are not run again."
     ),
     "show": LazyCommand("upshift.cli.flow_runs:show_command", "Show its parameters and steps."),
     "check": LazyCommand("upshift.cli.flow_runs:check_command", "Check that it can run as it is written."),
@@ -59,10 +59,12 @@ _BEFORE = (
     click.Option(
         ["--environment"],
         type=click.Choice(["local", "pypi", "conda"]),
-        help="Of Metaflow's command; here @pypi and @conda hold without it.",
+        help="Metaflow's option; has no effect, since @pypi and @conda always apply.",
     ),
     click.Option(
-        ["--pylint/--no-pylint"], default=None, help="Of Metaflow's command; nothing is linted here."
+        ["--pylint/--no-pylint"],
+        default=None,
+        help="Metaflow's option; has no effect: nothing is linted.",
     ),
     click.Option(
         ["--config"], type=(str, str), multiple=True, metavar="NAME FILE", help="The file of a Config."

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     Place = tuple[list[BuiltImage], Removal]
 
 _COMMANDS = {
-    "show": LazyCommand(
-        "upshift.cli.image:show", "Show what images would be made of, and what is wrong with them."
-    ),
+    "show": LazyCommand("upshift.cli.image:show", "Show the contents of images, and problems with them."),
     "build": LazyCommand("upshift.cli.image:build", "Build the images of a pipeline's steps."),
     "lock": LazyCommand("upshift.cli.image:lock", "Print what requirements were resolved to."),
     "update": LazyCommand("upshift.cli.image:update", "Resolve requirements again, and build."),
@@ -68,7 +66,7 @@ def _takes_images(command: shared.C) -> shared.C:
 @_takes_images
 @_JSON
 def show(as_json: bool, **named: Any) -> int:
-    """Show what images would be made of, and what is wrong with them.
+    """Show the contents of images, and problems with them.
 
     FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
     Nothing is built: the parent's manifest is read from its registry, and requirements are resolved as an
@@ -168,7 +166,7 @@ def _images(
 
     if registry is not None and target:
         raise UsageError(
-            "--registry and --on both say where the image is to run", fix="Leave one of them out."
+            "--registry and --on both set where the image is to run", fix="Leave one of them out."
         )
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
     destination = None
@@ -266,7 +264,7 @@ def list_images(target: str | None, registry: str | None, repository: str, as_js
 
 
 @click.command()
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would be removed; change nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
 @click.option(
     "--older-than", metavar="AGE", callback=shared.seconds,
     help="Only those in a container engine that were built longer ago than this: 30d, 12h, 2w.",
@@ -363,7 +361,7 @@ def _places(target: str | None, registry: str | None, repository: str) -> Iterat
     from upshift.model.configuration import load_configuration
 
     if registry and target:
-        raise UsageError("--registry and --on both say where to look", fix="Leave one of them out.")
+        raise UsageError("--registry and --on both set where to look", fix="Leave one of them out.")
     engines = []
     if target is not None:
         place = load_configuration().target(target)

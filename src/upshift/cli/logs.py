@@ -57,7 +57,7 @@ _LONGEST = 1 << 20
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run, or the step, is over.")
 @click.option("--attempt", metavar="N", type=click.IntRange(min=1), help="Default: the last one.")
 @click.option(
-    "--engine", is_flag=True, help="What the engine of a detached run printed, in place of its steps."
+    "--engine", is_flag=True, help="Show the output of a detached run's engine instead of its steps'."
 )
 @click.option("--rank", metavar="N", type=click.IntRange(min=0), help="Only this one of several processes.")
 def logs(

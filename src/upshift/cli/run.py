@@ -141,7 +141,7 @@ def resume(
     detach: bool,
     debug: str | None,
 ) -> int:
-    """Finish a run; what is done is not run again.
+    """Finish a run; completed steps are not run again.
 
     It goes on with the options that it was started with, or last resumed with, where none is given here.
     """
@@ -165,7 +165,7 @@ def resume(
 @click.command()
 @click.argument("run", metavar="RUN")
 def cancel(run: str) -> None:
-    """Stop a run; what is done is kept."""
+    """Stop a run; completed steps are kept."""
     from upshift.engine import ownerless
     from upshift.model.configuration import load_configuration
 

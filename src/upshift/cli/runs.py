@@ -198,7 +198,7 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
 @click.option("--pipeline", metavar="NAME", help="With --last: only runs of this pipeline.")
 @click.option("--tag", metavar="TAG", help="With --last: only runs with this tag.")
 @shared.metrics("Show this metric, and sort by the first one. Default: all metrics.")
-@shared.sort("a parameter", "Default: by the first metric whose name tells what is best.")
+@shared.sort("a parameter", "Default: by the first metric with a name such as accuracy or loss.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def compare(
     runs: tuple[str, ...],
@@ -232,7 +232,7 @@ def _found(runs: tuple[str, ...], last: int | None, pipeline: str | None, tag: s
 
     for option, value in (("--pipeline", pipeline), ("--tag", tag)):
         if value is not None and last is None:
-            raise UsageError(f"{option} says of which runs --last takes the newest", fix="Add --last N.")
+            raise UsageError(f"{option} selects runs for --last, which is missing", fix="Add --last N.")
     found = [get_run(run) for run in runs]
     if last is not None:
         found += reversed(list_runs(pipeline=pipeline, tag=tag, limit=last))
@@ -283,7 +283,7 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
     write_page(path, report_page(found[0], found[1:]))
     _tell(path, opens)
     if found[0].status in ("pending", "running"):
-        echo("The run goes on: --follow writes the report until it is over.", err=True)
+        echo("The run is not over: --follow updates the report until it is.", err=True)
 
 
 def _tell(path: Path, opens: bool) -> None:

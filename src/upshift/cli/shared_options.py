@@ -88,8 +88,8 @@ _GRAPH = (
     ),
     click.option(
         "--on", "target", metavar="TARGET",
-        help="Where to run: local, docker, podman, or a target of the configuration. A step that has on= "
-        "stays where that says.",
+        help="Where to run: local, docker, podman, or a target of the configuration. A step with "
+        "on= runs there instead.",
     ),
 )  # fmt: skip
 _PIPELINE = (
@@ -114,7 +114,7 @@ def sort(given: str, default: str = "") -> Callable[[C], C]:
 
 decorators = click.option(
     "--with", "decorators", metavar="NAME[:OPTION=VALUE,…]", multiple=True,
-    help="A decorator for all steps, such as retry:times=3; what a step says itself takes precedence. "
+    help="A decorator for all steps, such as retry:times=3; a step's own take precedence. "
     "Repeatable.",
 )  # fmt: skip
 _HOW = (

@@ -133,7 +133,7 @@ def _print_json(problems: Sequence[str], **said: object) -> int:
 
 
 @click.command()
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would be removed; change nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
 @click.option(
     "--older-than", metavar="AGE", callback=shared.seconds,
     help="Remove runs that ended longer ago than this: 30d, 12h, 2w.",
@@ -144,9 +144,7 @@ def _print_json(problems: Sequence[str], **said: object) -> int:
 )  # fmt: skip
 @click.option("--pipeline", metavar="NAME", help="With these two: only runs of this pipeline.")
 @click.option("--run", "runs", metavar="RUN", multiple=True, help="Remove this run. Repeatable.")
-@click.option(
-    "--rebuild-catalog", is_flag=True, help="Remove nothing; make the catalog anew from the stores."
-)
+@click.option("--rebuild-catalog", is_flag=True, help="Remove nothing; rebuild the catalog from the stores.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def gc(
     dry_run: bool,

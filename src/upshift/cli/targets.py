@@ -146,7 +146,7 @@ def _wait(threads: Iterable[threading.Thread], until: float) -> None:
 
 @click.command()
 @click.argument("target", required=False)
-@click.option("--submit", is_flag=True, help="Run a trivial step there, too, and say what becomes of it.")
+@click.option("--submit", is_flag=True, help="Also run a trivial step there, and show the result.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(target: str | None, submit: bool, as_json: bool) -> int:
     """Check a target: what would stop a step there, and what to do.

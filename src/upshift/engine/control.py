@@ -87,8 +87,8 @@ def interrupts(tell: Callable[[], None], number: signal.Signals = signal.SIGINT)
 def leaving_at_sigterm(run: str, inbox: SimpleQueue[Any]) -> contextlib.AbstractContextManager[None]:
     """Let SIGTERM, sent before a job's time limit, end a detached engine without ending its run."""
     told = EngineStopped(
-        f"the engine of run {run} was told to stop, and leaves it",
-        why="Its job was cancelled, or has reached its time limit. What runs on other machines goes on.",
+        f"the engine of run {run} was asked to stop, and ends",
+        why="Its job was cancelled, or has reached its time limit. Tasks on other machines continue.",
         fix=f"upshift resume {run} continues from the last completed step.",
     )
     return interrupts(lambda: inbox.put(partial(_raise, told)), signal.SIGTERM)

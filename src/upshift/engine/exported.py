@@ -360,7 +360,7 @@ def _elsewhere(found: Preflight, backend: str) -> list[UpshiftError]:
                 RequestRefused(
                     f"step {name} runs on {on!r}, and an exported pipeline on {_TITLES[backend]} alone",
                     where=settings.origins.get("on") or found.graph.steps[name].location,
-                    fix="Leave on= out, or the decorator that says it.",
+                    fix="Remove on=, or the decorator that sets it.",
                 )
             )
     return wrong

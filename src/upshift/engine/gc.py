@@ -229,7 +229,7 @@ def _none(choice: Choice) -> list[RunRow]:
         return []
     if choice.keep_last is None and choice.older_than is None:
         raise UsageError(
-            "--pipeline says which runs may go, and nothing says which of them do",
+            "--pipeline limits which runs are removed, and needs another option that selects them",
             fix="Add --keep-last N or --older-than AGE.",
         )
     raise _no_pipeline(choice.pipeline)

@@ -249,7 +249,7 @@ def _environments(
                 f"step {name} asks for an image, and for a Python environment",
                 where=where,
                 why="An image has its own.",
-                fix="Leave one of them out; DockerSettings(requirements=[…]) says what the image has.",
+                fix="Remove one of them; DockerSettings(requirements=[…]) sets the packages of the image.",
             )
             continue
         from upshift.images.environments import prepare  # for those alone
@@ -299,7 +299,7 @@ def _with_clashes(prepared: Mapping[str, Prepared]) -> dict[str, Prepared]:
                 severity=ERROR,
                 field="image_tag",
                 what=f'{" and ".join(digests)} run in different images, which would all be called "{tag}"',
-                fix="Give each a tag or a target_repository of its own; or the same settings, for one image.",
+                fix="Give each its own tag or target_repository, or the same settings for one image.",
             )
             for name in digests:
                 found[name] = attrs.evolve(found[name], findings=(*found[name].findings, finding))

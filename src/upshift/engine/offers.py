@@ -314,7 +314,7 @@ def _with_environment(offer: Offer, definition: StepDefinition, backend: Backend
         return offer
     if capabilities.images:
         got, where = "its image", "in images"
-        fix = "Say what its image has: DockerSettings(requirements=[…], pyproject_path=…)."
+        fix = "Set the packages of its image: DockerSettings(requirements=[…], pyproject_path=…)."
     elif capabilities.remote:
         got, where = "a Python of its node", "where nodes see no folder of this machine"
         fix = (

@@ -221,11 +221,11 @@ class _Follower:
         except NotNow as error:
             self._away += 1
             if self._away == 1:
-                self._progress.notice(f"{error}; the run goes on, and is asked about again")
+                self._progress.notice(f"{error}; the run continues, and Upshift will ask again")
             return Standing(phase="running")
         except BackendError as error:
             error.fix = (
-                f"{error.fix or ''}\nThe run goes on: upshift logs {self._run.id} -f follows it.".strip()
+                f"{error.fix or ''}\nThe run continues: upshift logs {self._run.id} -f follows it.".strip()
             )
             raise
         if self._away:

@@ -151,7 +151,7 @@ _KILLED_AFTER = 60.0
 
 
 def cancel(ref: str, configuration: Configuration) -> str:
-    """Stop a run; what is done is kept. Gives a sentence for the user."""
+    """Stop a run; completed steps are kept. Gives a sentence for the user."""
     from upshift.runs.stores.publishing import published  # an engine cancels no run without one
 
     with contextlib.closing(open_catalog(configuration)) as catalog:

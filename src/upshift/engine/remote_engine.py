@@ -58,7 +58,7 @@ def read_order(kind: type[T], address: str) -> T:
     store.bring_run(run)
     content = store.read_record(run, name)
     if content is None:
-        raise NotFound(f"{address} is not there", fix=f"See how the run stands: upshift show {run}")
+        raise NotFound(f"{address} is not there", fix=f"See the state of the run: upshift show {run}")
     return from_json(kind, content)
 
 

@@ -255,7 +255,7 @@ class _Run:
         raise RunOwned(
             f"this engine was submitted for run {row.id}, which does not wait for it any more",
             why=f"It is {row.status}: it was cancelled, or resumed.",
-            fix=f"See how the run stands: upshift show {row.id}",
+            fix=f"See the state of the run: upshift show {row.id}",
         )
 
     def _notices(self) -> list[str]:
@@ -429,7 +429,7 @@ def raise_unless_completed(
     if worth_a_look(failure, stacks):
         advice.append(f"upshift show {run.id} --stacks shows where each rank was, call by call")
     if failed > 1:
-        advice.append(f"upshift show {run.id} tells of the {count(failed - 1, 'more task')} that failed")
+        advice.append(f"upshift show {run.id} lists the {count(failed - 1, 'more task')} that failed")
     advice.append(go_on)
     raise RunFailed(
         f"step {task} failed{on_rank(failure)}{tried} ({failure.reason}): {failure.message}",

@@ -207,7 +207,7 @@ def _unknown(row: RunRow, tool: Orchestrator) -> BackendError:
     return BackendError(
         f"{tool.title} knows no run {row.id}",
         why="It was deleted there." if where else "It was deleted there, or is one of another installation.",
-        fix=f"See what is left of it: upshift show {row.id}",
+        fix=f"See what is kept of it: upshift show {row.id}",
     )
 
 

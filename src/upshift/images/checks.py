@@ -138,7 +138,7 @@ def replacement(name: str, have: str, new: str, *, asked: str | None, keeping: L
             field="requirements",
             what=f"The image's {name} {have} is replaced by {new}.",
             evidence=f"requirements say {asked!r}",
-            fix=f"Leave {name} out, or ask for what is there: {name}=={have.partition('+')[0]}.",
+            fix=f"Leave {name} out, or ask for the installed version: {name}=={have.partition('+')[0]}.",
         )
     fix = f'Add "{name}=={have.partition("+")[0]}" to requirements'
     if keeping is not None:
@@ -193,7 +193,7 @@ def _platform(ingredients: Ingredients, parent: Parent | None) -> Iterator[Findi
             what=f"{parent.reference} is for {parent.platform}; "
             + (f"platform= of the settings says {asked}." if said else f"the tasks run on {asked}."),
             evidence="its configuration",
-            fix=f'{fix}; or say platform="{parent.platform}", or leave it out.' if said else f"{fix}.",
+            fix=f'{fix}; or set platform="{parent.platform}", or leave it out.' if said else f"{fix}.",
         )
 
 
@@ -281,7 +281,7 @@ def _user(subject: Subject) -> Iterator[Finding]:
             field="user",
             what=f"{subject.name} has no user {user}.",
             evidence=contents.source,
-            fix=f'Say a number, user="1000:1000", or add {user} in a Dockerfile.',
+            fix=f'Use a number, user="1000:1000", or add {user} in a Dockerfile.',
         )
 
 

@@ -229,7 +229,7 @@ def _asked(python: str, where: str | None) -> tuple[str, Sequence[str]]:
         done = subprocess.run([python, "-I", "-c", _ASKED], capture_output=True, text=True, timeout=60)
         version, packages = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        why = str(error) if isinstance(error, OSError) else "It does not say its version."
+        why = str(error) if isinstance(error, OSError) else "It does not report its version."
         raise ImageError(
             f"{python} is no Python that steps can run with",
             where=where,

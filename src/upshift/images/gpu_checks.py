@@ -161,7 +161,7 @@ def _instead(subject: Subject, stack: GpuStack) -> str:
         )
         if wheel is not None:
             index = f"https://download.pytorch.org/whl/cu{wheel[1].replace('.', '')}"
-            return f'Say "torch=={wheel[0]}.*" and "--extra-index-url {index}" in requirements.'
+            return f'Put "torch=={wheel[0]}.*" and "--extra-index-url {index}" in requirements.'
     found = nearest(
         driver=needs.driver,
         architectures=needs.architectures,
@@ -295,7 +295,7 @@ def _capabilities(environment: Mapping[str, str], name: str) -> Iterator[Finding
             field="parent_image",
             what=f"{name} asks the container runtime for no libraries to compute with.",
             evidence=f"NVIDIA_DRIVER_CAPABILITIES={said} in its configuration",
-            fix='Say environment={"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}.',
+            fix='Set environment={"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}.',
         )
 
 

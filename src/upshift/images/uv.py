@@ -92,7 +92,7 @@ _FAILURES: tuple[tuple[type[ImageError], str, str, str], ...] = (
         Unmet,
         r"filtered by `exclude-newer|exclude newer time",
         "one of the requirements is newer than exclude-newer allows",
-        "Say a later date, or ask for an older version. The date is in UV_EXCLUDE_NEWER, in uv.toml, or in "
+        "Use a later date, or ask for an older version. The date is in UV_EXCLUDE_NEWER, in uv.toml, or in "
         "python_package_installer_args.",
     ),
     (

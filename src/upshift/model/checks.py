@@ -206,7 +206,7 @@ def refuse_unknown_fields(cls: T) -> T:
                 raise SettingsError(
                     f"{cls.__name__} has no field {name!r}",
                     where=user_location(),
-                    fix=f"Say {elsewhere[name]}." if name in elsewhere else suggestion(name, names),
+                    fix=f"Use {elsewhere[name]}." if name in elsewhere else suggestion(name, names),
                 )
         original(self, **fields)
 

@@ -236,7 +236,10 @@ def _checked(
     known = [f.name for f in attrs.fields(cls) if f.name not in exclude]
     for key, value in table.items():
         if key not in known:
-            raise ConfigError(f"unknown key {shown(key)}", where=where, fix=suggestion(key, known))
+            fix = suggestion(key, [*known, "targets"] if cls is Configuration else known)
+            if cls is Target:
+                fix = f"Known: {', '.join(known)}. Options of the backend itself belong under options."
+            raise ConfigError(f"unknown key {shown(key)}", where=where, fix=fix)
         wanted = dict if key in ("mounts", "options") else str
         if not isinstance(value, wanted):
             form = 'a table, such as { "/data" = "/shared/data" }' if wanted is dict else "a string"

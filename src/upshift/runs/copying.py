@@ -295,6 +295,6 @@ def _named(name: str, every: Iterable[str], address: str) -> str:
         return found[0]
     if found:
         raise NotFound(
-            f"several runs begin with {name!r}: {', '.join(sorted(found)[:5])}", fix="Give more of it."
+            f"several run ids start with {name!r}: {', '.join(sorted(found)[:5])}", fix="Give more of it."
         )
     raise NotFound(f"no run in {address} has the id {name!r}", fix=suggestion(name, every))

@@ -47,7 +47,7 @@ def killed(number: int, stack: str | None) -> Failure:
         reason="user-error",
         message=f"the step's process was killed by {name}",
         traceback=stack,
-        fix="Native code crashed: a compiled library, or what it was given.",
+        fix="A compiled library crashed, perhaps because of the values passed to it.",
     )
 
 

@@ -187,7 +187,7 @@ def test_decorators_of_a_flow_are_kept_with_it_and_its_subclasses(
 
 
 def test_a_decorator_of_a_flow_is_for_classes_of_flows() -> None:
-    with pytest.raises(MisuseError, match="@conda_base stands above Other, which is not a flow"):
+    with pytest.raises(MisuseError, match="@conda_base is above Other, which is not a flow"):
 
         @conda_base(packages={"numpy": "1"})
         class Other:  # type: ignore[type-var]
@@ -213,7 +213,7 @@ def test_what_decides_the_way_cannot_be_caught() -> None:
         @step
         def end(self) -> None: ...
 
-    with pytest.raises(GraphError, match="'start' has @catch, and decides how the flow goes on"):
+    with pytest.raises(GraphError, match="'start' has @catch, and also chooses the next step"):
         assert Chooses.__upshift_pipeline__.shape
 
 

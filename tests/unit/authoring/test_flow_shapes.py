@@ -120,7 +120,7 @@ def join(self, inputs): self.next(self.end)
     [
         (END + "def begin(self): self.next(self.end)", ["no step 'start'", "@step(start=True)"]),
         ("def start(self): self.next(self.a)\ndef a(self): self.next(self.end)", ["no step 'end'"]),
-        (END + "def start(self): pass", ["'start'", "does not say where it goes", "self.next(self.end)"]),
+        (END + "def start(self): pass", ["'start'", "does not name the next step", "self.next(self.end)"]),
         (END + "def start(self): self.next(self.trian)\ndef train(self): self.next(self.end)",
          ["'trian'", "Did you mean 'train'?"]),
         (END + "def start(self): self.next(self.end)\ndef lost(self): self.next(self.end)",

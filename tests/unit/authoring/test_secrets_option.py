@@ -25,10 +25,10 @@ from upshift import pipeline, step
         ),
         ({"DB": "fiel:x"}, "secrets['DB']: there are no sources of the form fiel:…", "Did you mean 'file'?"),
         ({"DB": "envv:DB"}, "secrets['DB']: there are no sources of the form envv:…", "Did you mean 'env'?"),
-        ({"DB": "HOME"}, "secrets['DB'] does not say where the value comes from", "Did you mean 'env:HOME'?"),
+        ({"DB": "HOME"}, "secrets['DB'] does not name the source of the value", "Did you mean 'env:HOME'?"),
         (
             {"DB": "env:"},
-            "secrets['DB'] does not say where the value comes from",
+            "secrets['DB'] does not name the source of the value",
             '"env:NAME" or "file:PATH"',
         ),
         (

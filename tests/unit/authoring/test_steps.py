@@ -284,22 +284,25 @@ def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:
         (lambda: pipeline(tag="x"), ["@pipeline has no option 'tag'", "Did you mean 'tags'?"]),
         (lambda: resources(gpus=1), ["@resources has no option 'gpus'", "Did you mean 'gpu'?"]),
         (lambda: resources(4), ["@resources takes its options by name", "cpu, gpu"]),
-        (lambda: retry(3), ["@retry takes its options by name", "Say @retry(times=3)."]),
-        (lambda: gpu_profile(1), ["@gpu_profile takes its options by name", "Say @gpu_profile(interval=1)."]),
-        (lambda: timeout(60), ["@timeout takes its options by name", "Say @timeout(seconds=60)."]),
+        (lambda: retry(3), ["@retry takes its options by name", "Write @retry(times=3)."]),
+        (
+            lambda: gpu_profile(1),
+            ["takes its options by name", "Write @gpu_profile(interval=1)."],
+        ),
+        (lambda: timeout(60), ["@timeout takes its options by name", "Write @timeout(seconds=60)."]),
         (
             lambda: step(gpu_count=1),
             [
-                'Say @step(settings={"resources": ResourceSettings(gpu_count=1)}), '
+                'Write @step(settings={"resources": ResourceSettings(gpu_count=1)}), '
                 "or put @resources(gpu_count=1) above it."
             ],
         ),
         (lambda: step(accelerator="H100"), ["ResourceSettings(accelerator='H100')"]),
-        (lambda: step(resources=8), ['Say @step(settings={"resources": ResourceSettings(…)}), or put']),
-        (lambda: step(docker=None), ['Say @step(settings={"docker": DockerSettings(…)}).']),
+        (lambda: step(resources=8), ['Write @step(settings={"resources": ResourceSettings(…)}), or put']),
+        (lambda: step(docker=None), ['Write @step(settings={"docker": DockerSettings(…)}).']),
         (lambda: step(gpus=2), ["or put @resources(gpu_count=2) above it."]),
         (lambda: step(memory=4), ["or put @resources(memory='16GB') above it."]),
-        (lambda: add.with_options(gpu_count=4), ['Say with_options(settings={"resources": Resource']),
+        (lambda: add.with_options(gpu_count=4), ['Write with_options(settings={"resources": Resource']),
         (lambda: resources(cpu=1, cpu_count=2), ["cpu and cpu_count are the same thing"]),
         (
             lambda: resources(memory="16GBB"),
@@ -337,7 +340,7 @@ def test_zero_gpus_override_those_of_the_pipeline(compose: Compose) -> None:
         (lambda: step(retries=True), ["retries=True is invalid"]),
         (lambda: step(name="a/b"), ["name='a/b' is invalid"]),
         (lambda: step(on=""), ["on='' is invalid"]),
-        (lambda: step(secrets={"T": "T"}), ["secrets['T'] does not say where the value comes from"]),
+        (lambda: step(secrets={"T": "T"}), ["secrets['T'] does not name the source of the value"]),
         (lambda: pipeline(on_failure="ignore"), ["on_failure='ignore'", '"stop" or "continue"']),
         (lambda: pipeline(tags=[1]), ["tags[0]=1 is invalid"]),
         (lambda: pipeline(strict=1), ["strict=1 is invalid"]),
@@ -473,7 +476,7 @@ def test_a_backends_own_settings_are_checked_where_they_are_typed_and_carried_wh
     assert found.settings.origins["fake.priority"].endswith("(@step)")
     with pytest.raises(SettingsError, match="FakeSettings has no field 'prioritty'"):
         step(settings={"fake": {"prioritty": 3}})
-    with pytest.raises(SettingsError, match="knows no settings 'dokcer'") as refused:
+    with pytest.raises(SettingsError, match="has no settings 'dokcer'") as refused:
         step(settings={"dokcer": {}})
     assert "docker" in str(refused.value.fix)
     with pytest.raises(SettingsError, match="knows no settings 'local'"):  # it takes none

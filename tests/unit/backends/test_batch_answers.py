@@ -171,7 +171,7 @@ def test_a_job_is_in_one_of_three_phases(
             "infrastructure",
             ["lost sight"],
         ),
-        ({"container": {"exitCode": 137}}, "infrastructure", ["137", "does not say why"]),
+        ({"container": {"exitCode": 137}}, "infrastructure", ["137", "gives no reason"]),
         (
             {"container": {"exitCode": 2}, "statusReason": "Essential container in task exited"},
             "infrastructure",
@@ -378,7 +378,7 @@ def test_no_such_queue_is_said_with_the_nearest_name(aws: Aws) -> None:
     with pytest.raises(RequestRefused) as refused:
         aws.batch.offer(Ask(), {"queue": "gppu"})
     assert "no job queue 'gppu' in eu-west-1" in str(refused.value) and "gpu" in str(refused.value.fix)
-    with pytest.raises(RequestRefused, match="nothing says in which job queue"):
+    with pytest.raises(RequestRefused, match="no job queue"):
         aws.batch.offer(Ask(), {})
 
 

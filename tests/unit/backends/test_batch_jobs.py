@@ -390,7 +390,7 @@ def test_fargate_rounds_up_to_a_pair_that_it_has(cpus: float, sizes: Any) -> Non
         (queue(environment("c", "p5"), state="DISABLED"), {}, ["queue 'q' is disabled", "update-job-queue"]),
         (queue(environment("c", "p5", state="DISABLED")), {}, ["can start nothing", "c is disabled"]),
         (queue(environment("c", "p5", status="INVALID", reason="no role")), {}, ["c is INVALID: no role"]),
-        (queue(environment("c", "p5"), schedulingPolicyArn="arn"), {}, ["whose share", "share_identifier"]),
+        (queue(environment("c", "p5"), schedulingPolicyArn="arn"), {}, ["fair-share", "share_identifier"]),
         (queue(environment("c", "p5", eksConfiguration={})), {}, ["on EKS", "--on kubernetes"]),
         (FARGATES, {"execution_role": None}, ["no execution role is named", "execution_role"]),
     ],
@@ -432,7 +432,7 @@ def test_a_person_is_told_how_a_queue_is_and_what_to_do() -> None:
 
 
 def test_settings_are_refused_with_what_would_do() -> None:
-    for fields, word in (({"memory": 5}, "ResourceSettings(memory=…)"), ({"job_queue": "x"}, "Say queue.")):
+    for fields, word in (({"memory": 5}, "ResourceSettings(memory=…)"), ({"job_queue": "x"}, "Use queue.")):
         with pytest.raises(SettingsError) as caught:
             BatchSettings(**fields)
         assert word in str(caught.value)

@@ -71,7 +71,7 @@ def test_a_run_is_as_old_as_its_end(catalog: Catalog) -> None:
 
 def test_a_choice_that_says_nothing_is_refused(catalog: Catalog) -> None:
     add(catalog, "one")
-    with pytest.raises(UsageError, match="nothing says which of them do"):
+    with pytest.raises(UsageError, match="needs another option that selects them"):
         chosen(catalog, pipeline="p")
     with pytest.raises(NotFound, match="no run of a pipeline 'x'"):
         chosen(catalog, pipeline="x", keep_last=1)

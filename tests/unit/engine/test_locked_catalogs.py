@@ -73,7 +73,7 @@ def test_a_run_goes_on_while_another_process_keeps_the_catalog_locked(
     assert [step.status for step in run.steps] == ["completed"] * 3
     assert run["square"].tasks[2].attempts[0].status == "completed"
     told = [line for line in bench.watcher.notices if "locked" in line]
-    assert len(told) == 1 and "goes on" in told[0], told
+    assert len(told) == 1 and "continues" in told[0], told
     assert "still cannot be written and lacks the end of this run" in bench.watcher.notices[-1]
     assert bench.catalog.count() == 0
     expected = about(run)
@@ -103,7 +103,7 @@ def test_a_run_goes_on_when_the_catalog_cannot_be_written_any_more(bench: Bench)
         expected = about(run)
     finally:
         patch.undo()
-    assert [line for line in bench.watcher.notices if "The disk is full" in line and "goes on" in line]
+    assert [line for line in bench.watcher.notices if "The disk is full" in line and "continues" in line]
     with contextlib.closing(open_catalog(load_configuration())) as next_one:
         assert next_one.run(run.id).status == "completed"
     assert about(bench.look(run.id)) == expected
@@ -134,7 +134,7 @@ def test_a_catalog_without_content_is_made_anew(bench: Bench, capsys: pytest.Cap
     bench.catalog.place.write_bytes(b"")
     found = bench.look("latest")
     assert (found.id, found.output) == (run.id, 14)
-    assert "it is made anew from the store" in capsys.readouterr().err
+    assert "it is rebuilt from the store" in capsys.readouterr().err
 
 
 def overwritten(path: Path) -> None:
@@ -161,8 +161,8 @@ def test_a_run_goes_on_when_the_catalog_is_damaged_meanwhile(
     assert run["numbers"].tasks[0].cached  # which was recorded in the catalog only
     assert [task.attempts[0].status for task in run["square"].tasks] == ["completed"] * 3
     expected = about(run)
-    assert [line for line in bench.watcher.notices if "damaged" in line and "goes on without it" in line]
-    assert "upshift gc --rebuild-catalog makes it anew" in bench.watcher.notices[-1]
+    assert [line for line in bench.watcher.notices if "damaged" in line and "continues without it" in line]
+    assert "upshift gc --rebuild-catalog rebuilds it" in bench.watcher.notices[-1]
     with pytest.raises(StoreError, match="is damaged"):
         bench.look(run.id)  # and does not show half of it
     gc.rebuild_catalog(bench.configuration)
@@ -245,7 +245,7 @@ def test_a_run_goes_on_without_its_server_which_is_brought_up_to_date_once_it_is
     away, back = (lambda: server.control("stop", "--mode=immediate")), (lambda: server.control("start"))
     run = bench.run(when(bench, away, back))
     assert (run.status, run.output) == ("completed", 14)
-    assert [line for line in bench.watcher.notices if "Nothing answers there" in line and "goes on" in line]
+    assert [line for line in bench.watcher.notices if "Nothing answers there" in line and "continues" in line]
     assert "is up to date again" in bench.watcher.notices[-1]
     assert about(bench.look(run.id)) == about(run)
 

@@ -213,7 +213,7 @@ def test_a_run_of_another_orchestrator_goes_on_without_an_engine(made: Made, tmp
         assert row.status == "running"
     target = Target(name="kf", backend="kubeflow", store="s3://bucket/team")
     configuration = attrs.evolve(configuration, targets={"kf": target})
-    with pytest.raises(UsageError, match="'kf' does not say where Kubeflow Pipelines is") as caught:
+    with pytest.raises(UsageError, match="'kf' does not give the address of Kubeflow Pipelines") as caught:
         cancel(RUN, configuration)
     assert "host" in (caught.value.fix or "")
 

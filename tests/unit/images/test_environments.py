@@ -44,7 +44,7 @@ def made(known: PreparedEnvironment) -> list[Progress]:
 
 @pytest.mark.parametrize("said", [{}, {"lock": "uv.lock", "python": "/usr/bin/python3"}])
 def test_exactly_one_source_is_said(said: dict[str, str]) -> None:
-    with pytest.raises(SettingsError, match=r'Say one of lock="uv\.lock"'):
+    with pytest.raises(SettingsError, match=r'Set one of lock="uv\.lock"'):
         PythonEnvironment(**said)
 
 

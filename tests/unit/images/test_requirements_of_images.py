@@ -132,7 +132,7 @@ def test_files_include_others_and_their_comments_do_not_count(read: Read, tmp_pa
         ("--pre=yes\n", ["--pre takes no value"]),
         (
             "-i https://a/simple --extra-index-url https://b/simple\n",
-            ["several options", "a line of its own"],
+            ["several options", "its own line"],
         ),
         ("./missing-1.0-py3-none-any.whl\n", ["there is no file missing-1.0-py3-none-any.whl"]),
         ("https://me:correct-horse@example.org/a-1.0-py3-none-any.whl\n", ["${TOKEN}", "requirements.txt:1"]),
@@ -196,7 +196,7 @@ def test_an_address_that_is_none_is_named(read: Read, line: str) -> None:
 
 def test_a_file_that_is_not_there_is_named_with_the_users_line(read: Read) -> None:
     text = refused(read, requirements="torch")
-    assert "requirements='torch' is the path of a file, and there is none" in text
+    assert "requirements='torch' is the path of a file that does not exist" in text
     assert ORIGIN in text
     assert "requirements=['torch']" in text
     assert "lines.txt cannot be read: No such file" in refused(read, requirements="lines.txt")

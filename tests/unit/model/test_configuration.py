@@ -55,3 +55,17 @@ def test_a_misspelt_backend_whose_target_is_configured_leads_to_the_names_of_tar
         Configuration(targets={"kf": kf}).target("kubflow")
     assert "kf" in str(caught.value.fix)
     assert Configuration(targets={"kf": kf}).target("kubeflow") is kf
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ('[target.big]\nbackend = "slurm"\n', "Did you mean 'targets'?"),
+        ('[targets.big]\nbackend = "slurm"\npartitoin = "x"\n', "Options of the backend itself belong under"),
+    ],
+)
+def test_an_unknown_key_leads_to_the_table_that_it_belongs_to(tmp_path: Path, text: str, fix: str) -> None:
+    (tmp_path / "upshift.toml").write_text(text)
+    with pytest.raises(ConfigError, match="unknown key") as caught:
+        load_configuration(tmp_path, {})
+    assert fix in str(caught.value)

@@ -311,5 +311,5 @@ def test_scripts_are_shown_as_they_are_and_where_there_are_none_that_is_said() -
         "# score ×2 on cluster, with TOKEN=*** in its environment",
         long,
         "b",
-        "# RUN in them stands for the id of the run, and names of jobs follow from it.",
+        "# RUN stands for the id of the run, from which the names of jobs are derived.",
     ]

@@ -96,7 +96,7 @@ def test_a_step_of_which_nothing_is_known_yet() -> None:
 
 def test_a_run_whose_engine_is_gone_says_so() -> None:
     gone = running("load", run=attrs.evolve(RUN, status="interrupted"))
-    assert "interrupted, and its tasks go on" in shown(Now(at=0.0, running=(gone,)), 100)
+    assert "interrupted, and its tasks continue" in shown(Now(at=0.0, running=(gone,)), 100)
 
 
 @pytest.mark.parametrize("width", [20, 80, 120])

@@ -349,7 +349,7 @@ def test_one_that_is_gone_is_made_by_whoever_opens_it(
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(opened, range(2))) == [before, before]
     said = capfd.readouterr().err
-    assert f"no catalog {file.place}; it is made anew from the store {store.address}: 1 run\n" in said
+    assert f"no catalog {file.place}; it is rebuilt from the store {store.address}: 1 run\n" in said
     assert [path.name for path in tmp_path.iterdir() if "catalog" in path.name] == ["catalog.db"]
     assert opened_again(configuration) == before
     assert capfd.readouterr().err == "", "it is made once"

@@ -374,8 +374,8 @@ def _nothing_there(place: str, path: Path, where: str | None) -> UsageError:
         where=where,
         why=f"A Path is passed on by content, which is stored before the run starts; {os.path.abspath(path)} "
         "is not there.",
-        fix="Correct the path. What need not be there, such as a folder for results, is passed on as a str: "
-        "annotate it so, or write str(…).",
+        fix="Correct the path. A path that need not exist, such as a folder for results, is a str: annotate "
+        "the parameter as str, or pass str(…).",
     )
 
 
@@ -401,7 +401,10 @@ def _refuse_flows(step: CalledStep, where: str | None) -> None:
     """Refuse what only steps of flows can obey."""
     otherwise, said = "", "@parallel"
     if step.options.settings.catch:
-        said, why = "@catch", "It says how a flow goes on, which a pipeline function says itself."
+        said, why = (
+            "@catch",
+            "It controls the next step of a flow; a pipeline function does that itself.",
+        )
     elif "parallel" in step.options.flow:
         why = "Only the transition of a flow says on how many nodes: num_parallel=2."
         otherwise = "@run_with_torchrun(nproc_per_node=2) runs it in several processes. "

@@ -83,8 +83,8 @@ class Placeholder:
         raise _no_value(
             self,
             "cannot be part of this value",
-            "Step results are found in lists, tuples and dictionaries; out of anything else, pass it"
-            " as an argument of its own.",
+            "Step results are found in lists, tuples and dictionaries; to use one inside any other"
+            " object, pass it as a separate argument.",
         )
 
 

@@ -64,17 +64,17 @@ def checkpoint(
             f"@checkpoint: load_policy={shown(load_policy)} is not supported",
             where=user_location(),
             why="A run begins without checkpoints of others." if load_policy == "eager" else None,
-            fix='Say "fresh", or "none". To continue from another run, keep what save() returns as an '
+            fix='Use "fresh" or "none". To continue from another run, keep what save() returns as an '
             "artifact, and load() that."
             if load_policy == "eager"
-            else 'Say "fresh", or "none".',
+            else 'Use "fresh" or "none".',
         )
     checked_flag("@checkpoint", "show_card", show_card)
     if temp_dir_root is not None:
         raise SettingsError(
             "@checkpoint: temp_dir_root is not supported",
             where=user_location(),
-            why="The directory is below UPSHIFT_HOME, so that it goes with the attempt.",
+            why="The directory is below UPSHIFT_HOME, and is removed with the attempt.",
             fix="Leave it out.",
         )
     options = StepOptions(flow={"checkpoint": {"load": load_policy == "fresh"}})

@@ -218,7 +218,7 @@ def _of_flow(
         pipeline = getattr(flow, "__upshift_pipeline__", None)
         if pipeline is None:
             raise MisuseError(
-                f"{owner} stands above {getattr(flow, '__name__', shown(flow))}, which is not a flow",
+                f"{owner} is above {getattr(flow, '__name__', shown(flow))}, which is not a flow",
                 where=where,
                 fix="Put it above the class: class MyFlow(FlowSpec).",
             )

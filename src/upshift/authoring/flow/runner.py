@@ -154,7 +154,7 @@ class ExecutingRun(_Cleaned):
         try:
             await asyncio.wait_for(self._over(stream), timeout)
         except asyncio.TimeoutError:
-            raise TimeoutError(f"the run goes on after {timeout} s") from None
+            raise TimeoutError(f"the run has not ended after {timeout} s") from None
         return self
 
     async def stream_log(self, stream: str, position: int = 0) -> AsyncIterator[tuple[int, str]]:
@@ -378,7 +378,7 @@ def _until_class(cell: str, name: str) -> str:
     raise MisuseError(
         f"the cell that runs does not have the class {name}",
         where=user_location(),
-        why="NBRunner runs the flow in a process of its own, which knows this cell only.",
+        why="NBRunner runs the flow in a separate process that has only the code of this cell.",
         fix="Write what the flow needs, the class, and NBRunner below it into one cell.",
     )
 

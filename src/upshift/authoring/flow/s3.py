@@ -184,7 +184,7 @@ class S3:
         """Read all objects below the client's root; it needs ``s3root`` or ``run``."""
         if self._root is None:
             raise UsageError(
-                "get_all reads all below a root, and this S3 has none",
+                "get_all reads everything below a root, and this S3 has no root",
                 where=user_location(),
                 fix='Write S3(s3root="s3://BUCKET/PREFIX"), or S3(run=self).',
             )
@@ -411,7 +411,7 @@ def _root_of(run: Any, bucket: str | None, prefix: str | None) -> str:
     if isinstance(run, (FlowSpec, CurrentTask)):
         if not current:
             raise UsageError(
-                "S3(run=…) asks for the run of this step, and no step is running here",
+                "S3(run=…) needs a running step, and no step is running here",
                 where=user_location(),
                 fix='Give a run: S3(run=Flow("Training").latest_run).',
             )
@@ -436,7 +436,7 @@ def _configured_root() -> str:
     raise ConfigError(
         "S3(run=…) has no bucket",
         where=user_location(),
-        why="Neither s3root is configured, nor a store in a bucket.",
+        why="Neither s3root nor a store in a bucket is configured.",
         fix='Write s3root = "s3://BUCKET/PREFIX" in upshift.toml, set UPSHIFT_S3ROOT, or name it here: '
         'S3(s3root="s3://BUCKET/PREFIX").',
     )

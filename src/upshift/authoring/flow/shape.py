@@ -130,7 +130,7 @@ class StepReader:
             return FlowStep(kind=END, join=join, location=self.where())
         if not calls:
             raise self._error(
-                f"step {self._name!r} does not say where it goes",
+                f"step {self._name!r} does not name the next step",
                 fix=f"End it with self.next(self.{self._last}), or another step.",
             )
         last = body[-1]
@@ -145,10 +145,10 @@ class StepReader:
         kind, then = self._transition(calls[0])
         if kind in (FOREACH, SWITCH) and self._steps[self._name].options.settings.catch is not None:
             raise self._error(
-                f"step {self._name!r} has @catch, and decides how the flow goes on",
+                f"step {self._name!r} has @catch, and also chooses the next step",
                 calls[0],
-                why="Where it fails, nothing is known to go on with.",
-                fix="Let a step of its own fail, and decide in the one that follows.",
+                why="If the step fails, the next step is unknown.",
+                fix="Put the code that may fail into its own step, and choose in the step after it.",
             )
         return FlowStep(kind=kind, then=then, join=join, location=self.where())
 
@@ -167,7 +167,7 @@ class StepReader:
                 )
             if len(said) > 1:
                 raise self._error(
-                    f"self.next has {' and '.join(map(str, said))}, and goes on in one way",
+                    f"self.next has {' and '.join(map(str, said))}; only one of them is allowed",
                     call,
                     fix="Let the step that follows do the other.",
                 )
@@ -341,7 +341,7 @@ def _check_parallel(shape: FlowShape, steps: Mapping[str, Step[Any, Any]]) -> No
                 raise GraphError(
                     f"step {following!r} has @parallel, and {name!r} goes to it without num_parallel",
                     where=step.location,
-                    fix=f"Say how many nodes: self.next(self.{following}, num_parallel=2).",
+                    fix=f"Set the number of nodes: self.next(self.{following}, num_parallel=2).",
                 )
         if name not in parallel:
             continue
@@ -350,7 +350,7 @@ def _check_parallel(shape: FlowShape, steps: Mapping[str, Step[Any, Any]]) -> No
             raise GraphError(
                 f"step {name!r} has @parallel, and {launch.said}",
                 where=launch.where,
-                why="Both say in how many processes its body runs.",
+                why="Both set the number of processes.",
                 fix="Leave one of them out. To start a script in several processes on each node: @torchrun, "
                 "and current.torch.run(…) in the step.",
             )
@@ -361,7 +361,7 @@ def _check_parallel(shape: FlowShape, steps: Mapping[str, Step[Any, Any]]) -> No
                 if step.join
                 else f"step {name!r} has @parallel, and the step that follows does not join its nodes",
                 where=step.location,
-                why="Each node leaves artifacts of its own.",
+                why="Each node has its own artifacts.",
                 fix=f"Write {joins}."
                 if joins
                 else "Let it go to one step, which joins: def join(self, inputs).",
@@ -378,7 +378,7 @@ def _crossed(name: str, shape: FlowShape, one: tuple[str, ...], other: tuple[str
         where=step.location,
         fix="Join first what was split: " + f"def {name}(self, inputs)."
         if not step.join
-        else "Join the inner split in a step of its own.",
+        else "Join the inner split in a separate step.",
     )
 
 

@@ -223,7 +223,7 @@ class FlowSpec(Flow):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise MisuseError(
-            "a flow cannot be saved, nor what a step joins",
+            "neither a flow nor the inputs of a join can be saved",
             why="self, or one of inputs, is part of an artifact.",
             fix="Save the values themselves, such as self.scores = [one.score for one in inputs].",
         )

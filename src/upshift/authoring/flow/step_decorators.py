@@ -318,7 +318,7 @@ def _requested(
         raise SettingsError(
             f"{owner} has no option {unknown!r}",
             where=user_location(),
-            fix=f"Say {said}." if said else f"Options: {', '.join((*_ASKED, *fields))}.",
+            fix=f"Use {said}." if said else f"Options: {', '.join((*_ASKED, *fields))}.",
         )
     asked = {name: value for name, value in given.items() if name in _ASKED and value is not None}
     (requested,) = options_to_come(resources(**asked)(_nothing))

@@ -210,7 +210,7 @@ def _known(key: str, inner: Given, known: Mapping[str, tuple[str, bool]], kind: 
 def _refused(given: Given, kind: Any, error: Exception) -> Unfit:
     from upshift.authoring.parameters.values import said_by
 
-    told = f"{kind.__name__} says: {said_by(error)}"
+    told = f"{kind.__name__} reports: {said_by(error)}"
     if len(given.fields) == 1:
         (inner,) = given.fields.values()
         if inner.value is not UNSET:

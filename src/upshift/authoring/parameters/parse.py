@@ -139,7 +139,7 @@ def _settled(pipeline: Pipeline[Any, Any], name: str, given: Given, current: Any
         raise UsageError(
             f"parameter {name!r}: {shown(given.value)} is nested too deeply",
             where=where,
-            fix="Pass it in a file of its own: a parameter of type Path.",
+            fix="Pass it as a file, with a parameter of type Path.",
         ) from None
 
 

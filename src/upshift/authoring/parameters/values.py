@@ -149,7 +149,7 @@ def expected(hint: Any) -> str:
         fields = fields_needed(hint)
         return "a JSON object" + (f" with {', '.join(fields)}" if fields else "")
     if isinstance(hint, type) and not (issubclass(hint, (*_SCALARS, PurePath)) or hasattr(hint, _VALIDATES)):
-        return f"{hint.__name__}, which no text stands for; {_ELSE}"
+        return f"{hint.__name__}, which cannot be written as text; {_ELSE}"
     return getattr(hint, "__name__", str(hint))
 
 

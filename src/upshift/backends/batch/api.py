@@ -145,8 +145,8 @@ class Api:
                     ) from None
                 except exceptions.NoRegionError:
                     raise ConfigError(
-                        "nothing says in which region AWS Batch is",
-                        fix='Say so: options = { region = "eu-west-1" } of the target, or AWS_REGION.',
+                        "the region of AWS Batch is not set",
+                        fix='Set options = { region = "eu-west-1" } of the target, or AWS_REGION.',
                     ) from None
             return self._clients[service]
 

@@ -98,7 +98,7 @@ class AwsBatch:
         """A queue by name or ARN, looked at once; or not longer ago than so many seconds."""
         if not name:
             raise RequestRefused(
-                "nothing says in which job queue of AWS Batch steps run",
+                "no job queue of AWS Batch is set",
                 fix='Name it: options = { queue = "…" } of the target, or @batch(queue="…"). See: aws batch '
                 "describe-job-queues",
             )

@@ -171,7 +171,7 @@ def _refuse(said: Mapping[str, Any], queue: Queue) -> None:
         )
     if queue.shares and not said.get("share_identifier"):
         raise RequestRefused(
-            f"{queue} shares its machines out, and nothing says whose share the job counts as",
+            f"{queue} has fair-share scheduling, and the job has no share identifier",
             fix='Name it: share_identifier="…" of the target, or of BatchSettings.',
         )
     if queue.state != "ENABLED":

@@ -91,11 +91,11 @@ def cause_of(job: Mapping[str, Any], *, interruptible: bool) -> tuple[str, str]:
         return "timeout", f"the job reached its time limit: {said}"
     for pattern, hint in _HINTS:
         if pattern.search(said):
-            return "infrastructure", f"{hint}. AWS says: {said}"
+            return "infrastructure", f"{hint}. AWS reports: {said}"
     if code == _KILLED:
         return (
             "infrastructure",
-            f"its container was killed (exit code {code}), and AWS does not say why: {said}",
+            f"its container was killed (exit code {code}), and AWS gives no reason: {said}",
         )
     if code not in (None, 0):
         return "infrastructure", f"its supervisor ended with exit code {code}"

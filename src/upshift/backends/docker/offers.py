@@ -186,7 +186,7 @@ def _named(device: Device, known: set[str]) -> str:
     raise BackendError(
         f"the Container Device Interface has no name for GPU {device.index} ({device.uuid})",
         why=f"It knows {', '.join(sorted(known)) or 'none'}.",
-        fix="Make the specification anew: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml "
+        fix="Generate the specification again: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml "
         "--device-name-strategy=uuid",
     )
 

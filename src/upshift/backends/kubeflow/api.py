@@ -77,7 +77,7 @@ def checked_options(target: Target) -> dict[str, Any]:
     for name in ("token", "cookies"):
         if name in found and found[name].partition(":")[0] not in ("env", "file"):
             raise ConfigError(
-                f"{owner}: {name} does not say where the value comes from",
+                f"{owner}: {name} does not name the source of the value",
                 why="The value itself does not belong in a configuration file.",
                 fix=f'Name a variable or a file: {name} = "env:KF_TOKEN" or "file:/path".',
             )
@@ -108,7 +108,7 @@ def access_of(
     pod = environ.get("KUBERNETES_SERVICE_HOST") and (in_pod / "token").exists()
     if not host and not pod:
         raise NoHost(
-            f"{owner} does not say where Kubeflow Pipelines is",
+            f"{owner} does not give the address of Kubeflow Pipelines",
             why="It names no host and no kube_context, KF_PIPELINES_ENDPOINT is not set, and this is no pod.",
             fix='Name it: options = { host = "https://kubeflow.example.org/pipeline" }.\n'
             f"Or write the pipeline to a file, and submit that: upshift export kubeflow FILE --on {name}",

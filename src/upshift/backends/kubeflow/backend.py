@@ -394,7 +394,7 @@ class KubeflowBackend:
         if image is None and registry is None:
             yield Finding(
                 name="images",
-                text="none: neither the target nor a registry says which",
+                text="none is set by the target or a registry",
                 status="warning",
                 remedy='Name one for steps that name none, options = { image = "…" }, or a registry for '
                 "those that are built.",

@@ -191,7 +191,7 @@ def read_access(
             return _of_pod(environ, in_pod)
         raise ConfigError(
             f"there is no kubeconfig: {', '.join(map(str, paths))}",
-            why="It says where the cluster is, and who you are there.",
+            why="It holds the address of the cluster and your credentials.",
             fix="Set KUBECONFIG, or the target's option kubeconfig, to the file that kubectl uses.",
         )
     return _of_config(there, context)

@@ -356,7 +356,7 @@ def _nowhere(said: Mapping[str, Any], nodes: Sequence[Node]) -> RequestRefused:
             raise RequestRefused(
                 f"no node has the label {name}={value}",
                 why=there,
-                fix="See kubectl get nodes --show-labels. If an autoscaler adds such nodes, say "
+                fix="See kubectl get nodes --show-labels. If an autoscaler adds such nodes, set "
                 "autoscaling = true.",
             )
     taints = sorted({f"{t['key']}={t.get('value', '')}:{t.get('effect')}" for n in nodes for t in n.taints})
@@ -389,7 +389,7 @@ def findings(nodes: Sequence[Node], said: Mapping[str, Any]) -> Iterator[Finding
             name="nodes",
             text=f"none of {len(nodes)} takes pods" if nodes else "the cluster has none",
             status="problem",
-            remedy="See kubectl get nodes. If an autoscaler adds them, say autoscaling = true.",
+            remedy="See kubectl get nodes. If an autoscaler adds them, set autoscaling = true.",
         )
         return
     count = f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"

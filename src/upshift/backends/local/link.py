@@ -93,7 +93,7 @@ class Link:
         return BackendError(
             f"{who} does not answer, so it cannot be told whether tasks of the run still run",
             why="It is stopped." if stopped else f"It was asked {ANSWER:g} seconds ago.",
-            fix=(f"Let it go on: kill -CONT {pid}\n" if stopped else "")
+            fix=(f"Let it continue: kill -CONT {pid}\n" if stopped else "")
             + f"Or end it, and its tasks with it: kill -KILL {pid}\nThen run this again.",
         )
 

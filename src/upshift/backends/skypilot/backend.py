@@ -198,7 +198,7 @@ class SkyPilot:
             except Refused as error:
                 refusal = error
             except NotNow as error:
-                raise BackendError(str(error), fix="See what it says: sky api info") from None
+                raise BackendError(str(error), fix="Run: sky api info") from None
             else:
                 return Offer(granted=granted)
         assert refusal is not None  # there is an alternative at least

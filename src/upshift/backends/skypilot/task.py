@@ -113,7 +113,7 @@ def _alternatives(request: ResourceSettings, own: str | None) -> list[tuple[Devi
             asked = " or ".join(map(str, wanted)) if wanted[0].count else "no GPUs"
             raise RequestRefused(
                 f"SkyPilotSettings(accelerators={own!r}) is not what ResourceSettings asks for: {asked}",
-                fix="Say it in one of them.",
+                fix="Set it in one of them only.",
             )
     return [_devices(name, int(count))]
 

@@ -376,7 +376,7 @@ def refuse_old_python(ingredients: Ingredients, contents: Contents) -> None:
         f"the image that the Dockerfile makes has {has}",
         where=None if path is None or not stages else location(str(path), stages[-1]),
         why=f"Steps need Python {LEAST_PYTHON} or newer in their image.",
-        fix='Build on an image with Python (FROM python:3.12-slim), or say apt_packages=["python3"].'
+        fix='Build on an image with Python (FROM python:3.12-slim), or set apt_packages=["python3"].'
         if lacks
         else "Build on an image with a newer Python: FROM python:3.12-slim.",
     )

@@ -273,7 +273,7 @@ def cause_of(said: str, packages: str) -> tuple[type[ImageError], str, str]:
             "Correct its name or version; packages.debian.org and packages.ubuntu.com know them.",
         )
     what = f"the Debian packages cannot be installed: {packages}"
-    return RecipeError, what, "See what apt-get says; the package lists of an old image may be gone."
+    return RecipeError, what, "See the output of apt-get; the package lists of an old image may be gone."
 
 
 def _line_of(dockerfile: str, instruction: str) -> int | None:

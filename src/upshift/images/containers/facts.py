@@ -41,7 +41,7 @@ def facts_of(engine: ContainerEngine) -> Mapping[str, Any]:
         facts: Mapping[str, Any] = json.loads(said)
     except ValueError:
         raise ImageError(
-            f"{engine.name} does not say in JSON what it is", why=said[:200], fix=f"Try: {engine.name} info"
+            f"{engine.name} does not describe itself in JSON", why=said[:200], fix=f"Try: {engine.name} info"
         ) from None
     if (facts.get("host") or {}).get("serviceIsRemote") and not os.environ.get("CONTAINER_HOST"):
         _refuse_connection(engine)

@@ -312,7 +312,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], _Read], ...] = tuple(
         (
             r"docker\.io/huggingface/.+",
             _titled(
-                "an image of Hugging Face", "Docker Hub's huggingface; its tags do not say what is in them"
+                "an image of Hugging Face", "Docker Hub's huggingface; its tags do not describe the contents"
             ),
         ),
         (

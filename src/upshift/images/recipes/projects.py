@@ -199,7 +199,7 @@ def _exported(path: Path, where: str) -> str:
             f"{path.name} cannot be read",
             where=where,
             why=said,
-            fix="uv lock makes it anew; it needs the pyproject.toml beside it.",
+            fix="uv lock rebuilds it, and needs the pyproject.toml beside it.",
         )
     return done.stdout
 

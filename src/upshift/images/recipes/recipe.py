@@ -101,9 +101,9 @@ def requirements_of(
         path = _below(project, settings.requirements)
         if not os.path.exists(path) and not path.suffix:
             raise SettingsError(
-                f"requirements={settings.requirements!r} is the path of a file, and there is none",
+                f"requirements={settings.requirements!r} is the path of a file that does not exist",
                 where=_place(origins, "requirements"),
-                fix=f"For the package say requirements=[{settings.requirements!r}].",
+                fix=f"For the package, write requirements=[{settings.requirements!r}].",
             )
         reader.file(path, _place(origins, "requirements"))
     elif settings.requirements:

@@ -126,7 +126,7 @@ class RequirementsReader:
                 f"a requirement holds a line break or another control character: {line.text!r}",
                 where=line.where,
                 why="It would be several lines of a requirements file.",
-                fix="Write each requirement on a line of its own.",
+                fix="Write each requirement on its own line.",
             )
         if unexpanded_in(line.text):
             raise SettingsError(
@@ -154,7 +154,7 @@ class RequirementsReader:
         value = value or ""
         if " -" in value:
             raise SettingsError(
-                f"{line.text} are several options", where=line.where, fix="Write each on a line of its own."
+                f"{line.text} are several options", where=line.where, fix="Write each on its own line."
             )
         if name == "--requirement":
             self.file(self._local(value, line, folder), line.where)
@@ -178,7 +178,7 @@ class RequirementsReader:
             raise SettingsError(
                 f"{value} is not on this machine",
                 where=line.where,
-                why="What is read there may be another thing tomorrow, and nobody would see it.",
+                why="Its content may change at any time without notice.",
                 fix="Keep a copy in the project, and name that.",
             )
         return folder / os.path.expanduser(value)

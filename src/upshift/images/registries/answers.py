@@ -104,10 +104,10 @@ def parent_of(
 
 
 def damaged(what: str, reference: Reference) -> ImageError:
-    """The error for content that is not what its digest says."""
+    """The error for content that does not match its digest."""
     return ImageError(
         what,
-        why=f"what {reference.registry} gives is not what its digest says",
+        why=f"the content from {reference.registry} does not match its digest",
         fix="Ask who runs the registry; something on the way to it may change what it sends.",
     )
 
@@ -205,12 +205,12 @@ def unexpected(what: str, reference: Reference, answer: RegistryAnswer) -> Image
     elif status == 413:
         fix = "Ask who runs the registry: something in front of it limits the size of a request."
     elif status >= 500:
-        fix = "Try again later; its log says more."
+        fix = "Try again later; see its log."
     elif answer.headers.get("Content-Type", "").startswith("text/html"):
         why += " with a web page: it may be no image registry"
         fix = "Check the name of the registry."
     else:
-        fix = "Ask who runs the registry; its log says more."
+        fix = "Ask its administrator, who can read its log."
     why += f" ({detail})" if detail else ""
     why += f", {answer.tries} times" if answer.tries > 1 else ""
     kind = Unavailable if status >= 500 or status == 429 else ImageError
@@ -264,7 +264,7 @@ def _refused(what: str, reference: Reference, error: LoginNeeded) -> LoginRefuse
         fix = f"Log in: {login_command(registry)}"
     else:
         name = f"{login.username!r} from " if login.username else ""
-        anew = f"log in anew: {login_command(registry)}"
+        anew = f"log in again: {login_command(registry)}"
         if login.source == VARIABLE:
             anew = f"put another one into {VARIABLE}"  # which goes before what a command would write
         if error.forbidden:

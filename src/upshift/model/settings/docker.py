@@ -146,7 +146,7 @@ class DockerSettings:
             raise SettingsError(
                 "DockerSettings: parent_image and dockerfile exclude each other",
                 where=user_location(),
-                why="A Dockerfile says in its FROM what it builds on.",
+                why="The FROM of a Dockerfile names the image that it builds on.",
                 fix="Leave one of them out. An ARG before FROM takes the parent from build_args.",
             )
         ignored = [name for name, value in self.explicit().items() if value and name not in _WITHOUT_BUILDING]

@@ -75,8 +75,8 @@ ACCEPTABLE = {
 }
 """Names for ``DockerSettings(accept=…)``: what may be found to speak against an image, and be overruled."""
 
-_PLACE = ("says where to install, or for what", "Leave it out: the image says that.")
-_WHAT = ("says what to install", "Leave it out: requirements= says that.")
+_PLACE = ("says where to install, or for what", "Leave it out: the image sets that.")
+_WHAT = ("says what to install", "Leave it out: requirements= sets that.")
 _FILE = ("names a file, which the image does not have", "Leave it out.")
 
 _REFUSED = {

@@ -77,7 +77,7 @@ class PythonEnvironment:
             raise SettingsError(
                 f"{_OWNER} {what}",
                 where=user_location(),
-                fix='Say one of lock="uv.lock", requirements=[…], conda="env.yml", python="/path/to/python".',
+                fix='Set one of lock="uv.lock", requirements=[…], conda="env.yml", python="/path/to/python".',
             )
 
     def __str__(self) -> str:

@@ -9,27 +9,27 @@ _NAMES = {
 _ELSEWHERE = {
     "Client": "Runs and values are found by upshift.get_run, list_runs, get_artifact and list_artifacts.",
     "flow": "A pipeline is a function with @pipeline, or a class: from upshift import FlowSpec.",
-    "get_pipeline_context": "A running step knows its run by upshift.current.",
-    "get_run_logger": "What a step prints, or writes to its logger, is kept: upshift logs RUN.",
-    "get_step_context": "A running step knows its run, step and attempt by upshift.current.",
-    "log_artifact": "What a step returns is kept, with a name and a version: upshift artifacts.",
+    "get_pipeline_context": "In a step, upshift.current has the run.",
+    "get_run_logger": "The output and logs of a step are kept: upshift logs RUN.",
+    "get_step_context": "In a step, upshift.current has the run, step and attempt.",
+    "log_artifact": "The return value of a step is kept with a name and a version: upshift artifacts.",
     "log_metadata": "Numbers and texts are logged by name: upshift.log(loss=0.1).",
     "log_metric": "Metrics are logged by name: upshift.log(loss=0.1, step=1).",
-    "task": "What other tools call a task is a step: from upshift import step.",
+    "task": "A task of other tools is a step here: from upshift import step.",
 }
 _TASK = "Call it in a pipeline, {name}(…): each call is a task. {name}.map(items) makes one for each item."
 _CLOCK = "Nothing in Upshift runs by the clock: let cron, a systemd timer or CI call `upshift run`."
 _OPTIONS = {
-    "enable_cache": "Say cache=False, or cache=True.",
+    "enable_cache": "Use cache=False or cache=True.",
     "schedule": _CLOCK,
-    "step_operator": 'Say where it runs: on="docker", or another target.',
+    "step_operator": 'Use on="docker", or another target.',
 }
 
 _METHODS = {
     "pipeline": {
         "deploy": _CLOCK,
         "map": "A step is mapped, and not a pipeline: STEP.map(items).",
-        "plan": "What would run where is told by a command: upshift plan FILE:{name}",
+        "plan": "To see what would run where: upshift plan FILE:{name}",
         "schedule": _CLOCK,
         "serve": _CLOCK,
         "submit": "Call it: {name}(…) runs it, and gives the run.",

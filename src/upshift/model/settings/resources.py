@@ -245,7 +245,7 @@ class ResourceSettings:
                 f"gpu_vendor={self.gpu_vendor!r}",
                 where=user_location(),
                 why=f"{kind.name} is of gpu_vendor {kind.vendor!r}.",
-                fix="Leave gpu_vendor out: the kind says it.",
+                fix="Leave gpu_vendor out: the kind implies it.",
             )
         slices = kind.slices
         if slices and (accelerator.count or 0) > slices.per_machine and self.most_nodes > 1:

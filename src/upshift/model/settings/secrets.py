@@ -147,7 +147,7 @@ def read_secrets(
     if size > LARGEST:
         raise RequestRefused(
             f"secrets {', '.join(values)}: more than {LARGEST:,} bytes together",
-            fix="Pass what is that large as a file, and only its key as a secret.",
+            fix="Pass large data as a file, and only its key as a secret.",
         )
     return values
 
@@ -172,7 +172,7 @@ def read_secret(name: str, source: str, *, project: str, environ: Mapping[str, s
             name,
             source,
             f"has fewer than {SHORTEST} characters in each line",
-            "Use a longer one: what is so short cannot be masked in logs.",
+            "Use a longer one: a value this short cannot be masked in logs.",
         )
     return value
 
@@ -240,7 +240,7 @@ def _checked_source(owner: str, name: str, source: object) -> str:
     if scheme not in _SOURCES or not place.strip() or unfit(place) or len(place) > MOST_TEXT:
         guess = f" Did you mean 'env:{source}'?" if isinstance(source, str) and source in os.environ else ""
         raise SettingsError(
-            f"{what} does not say where the value comes from",
+            f"{what} does not name the source of the value",
             where=user_location(),
             fix=f"{_WRITE} The value itself does not belong in the code.{guess}",
         )

@@ -286,7 +286,7 @@ def _judged(framework: Framework, found: list[Inventory], driver: CudaDriver | N
     if framework.devices is None:
         return Check(
             group=_FRAMEWORKS, name=name, status="problem", text=_build(framework),
-            remedy=f"python -c 'import {framework.name}' says more.",
+            remedy=f"python -c 'import {framework.name}' shows more.",
         )  # fmt: skip
     shortages = []
     for inventory in found:

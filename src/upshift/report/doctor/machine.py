@@ -102,7 +102,7 @@ def _bucket(address: str) -> Check:
             "store",
             f"{address} overwrites objects that are to be written once",
             status="problem",
-            remedy="Use an object store that knows conditional writes (If-None-Match).",
+            remedy="Use an object store that supports conditional writes (If-None-Match).",
         )
     return _check("store", f"{address}: can be read and written")
 

@@ -261,7 +261,7 @@ class Cards:
         if identity not in self.libraries:
             content = self._evidence.content(script)
             if content is None:
-                return _none("What draws it is not in the store any more.")
+                return _none("The file that draws it is no longer in the store.")
             self.libraries[identity] = _closed(content.decode("utf-8", "replace"))
             self.hashes.update((digest(self.libraries[identity]), digest(_DRAW)))
         figure = json.dumps(json.loads(written)).replace("<", "\\u003c")

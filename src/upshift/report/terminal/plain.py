@@ -213,7 +213,7 @@ def _retry(change: TaskChange, pause: float) -> str:
     if failure is not None:
         what += f"{on_rank(failure)} ({failure.reason}): {failure.in_a_line}"
     if not change.retries:
-        return f"{what}; the flow goes on, as @catch has it"
+        return f"{what}; the flow continues, because of @catch"
     when = f" in {delay(pause)}" if pause > 0 else ""
     when += f" with {change.retry_with}" if change.retry_with else ""
     return f"{what}; trying again{when} ({change.retry} of {change.retries})"

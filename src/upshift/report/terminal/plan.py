@@ -60,7 +60,7 @@ def show_scripts(plan: Plan, page: Page) -> str:
         return f"{note}\n\n{plan.document}".rstrip("\n")
     parts = [_script_of(step, page) for step in plan.steps]
     if any(step.scripts for step in plan.steps):
-        note = "RUN in them stands for the id of the run, and names of jobs follow from it."
+        note = "RUN stands for the id of the run, from which the names of jobs are derived."
         if any("IMAGE" in script for step in plan.steps for script in step.scripts or ()):
             note += " IMAGE stands for an image that is not made yet."
         parts.append(_comment(note, page))

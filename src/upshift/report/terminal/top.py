@@ -114,7 +114,7 @@ def _stacked(running: Sequence[Running], page: Page) -> list[str]:
 
 
 def _run(run: RunRow) -> str:
-    interrupted = f" · {INTERRUPTED}, and its tasks go on" if run.status == INTERRUPTED else ""
+    interrupted = f" · {INTERRUPTED}, and its tasks continue" if run.status == INTERRUPTED else ""
     return f"{run.id} · {run.pipeline}{interrupted}"
 
 

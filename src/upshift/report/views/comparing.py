@@ -243,7 +243,7 @@ def _known(name: str, names: Iterable[str], noun: str) -> str:
         return found[0]
     raise UsageError(
         f"several are called {name!r}: {', '.join(found)}" if found else f"there is no {noun} {name!r}",
-        fix="Say more of the name." if found else suggestion(name, every),
+        fix="Write more of the name." if found else suggestion(name, every),
     )
 
 

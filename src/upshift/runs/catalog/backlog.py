@@ -107,7 +107,7 @@ class Backlog(Catalog):
         if self._behind:
             self._tell(
                 f"the catalog {self.place} is damaged and lacks this run, which the store has; "
-                "upshift gc --rebuild-catalog makes it anew from there"
+                "upshift gc --rebuild-catalog rebuilds it from there"
                 if isinstance(self._problem, Damaged)
                 else f"the catalog {self.place} still cannot be written and lacks the end of this run; "
                 "the next command that can write it takes that from the store"
@@ -149,12 +149,12 @@ class Backlog(Catalog):
         self._behind = True
         self._note()
         if isinstance(error, Locked):
-            said = f"another process keeps the catalog {self.place} locked; the run goes on, and the catalog "
+            said = f"another process keeps the catalog {self.place} locked; the run continues; the catalog "
             said += "is brought up to date afterwards"
         elif isinstance(error, Damaged):
-            said = f"{error.in_short} The run goes on without it"
+            said = f"{error.in_short} The run continues without it"
         else:
-            said = f"{error.in_short} The run goes on; the catalog is written when it can be"
+            said = f"{error.in_short} The run continues; the catalog is written when it can be"
         self._tell(said)
 
     def _catch_up(self) -> None:

@@ -471,6 +471,4 @@ def no_pipeline(name: str, catalog: Catalog) -> NotFound:
 
 
 def _no_run(ref: str) -> NotFound:
-    return NotFound(
-        f"no run has the id {shown(ref)}, nor one that begins so", fix="upshift runs lists the runs."
-    )
+    return NotFound(f"no run has an id that starts with {shown(ref)}", fix="upshift runs lists the runs.")

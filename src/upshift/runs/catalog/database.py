@@ -168,7 +168,7 @@ class Database(ABC):
     def _too_new(self, version: int, newest: int) -> ConfigError:
         return ConfigError(
             f"the catalog {self.place} was made by a newer version of Upshift",
-            why=f"It is at version {version}; this Upshift knows versions up to {newest}.",
+            why=f"It is at version {version}; this Upshift supports versions up to {newest}.",
             fix="Upgrade: pip install --upgrade upshift",
         )
 

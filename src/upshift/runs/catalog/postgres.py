@@ -252,7 +252,7 @@ class PostgresDatabase(Database):
         if isinstance(error, (errors.LockNotAvailable, errors.DeadlockDetected)):
             return Locked(
                 f"the catalog {self.place} is not available",
-                why=f"Another process has been writing to it for too long. PostgreSQL says: {said}.",
+                why=f"Another process has been writing to it for too long. PostgreSQL reports: {said}.",
                 fix="Try again in a moment.",
             )
         for sign, why, fix in _PROBLEMS:
@@ -264,7 +264,7 @@ class PostgresDatabase(Database):
             why, fix = "The connection to it was lost", "Look whether it runs, and at its log."
         return StoreUnavailable(
             f"the catalog {self.place} is not available",
-            why=f"{why}. PostgreSQL says: {said}",
+            why=f"{why}. PostgreSQL reports: {said}",
             fix=fix.format(database=self._server.database or "NAME"),
         )
 

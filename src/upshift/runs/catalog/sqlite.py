@@ -222,7 +222,7 @@ class SqliteDatabase(Database):
             if sign in text:
                 return (Locked if sign == "locked" else StoreUnavailable)(
                     f"the catalog {self.path} is not available",
-                    why=f"{what}. SQLite says: {text}.",
+                    why=f"{what}. SQLite reports: {text}.",
                     fix="Free the disk or correct the permissions, or set UPSHIFT_HOME to another folder.",
                 )
         return None
@@ -231,7 +231,7 @@ class SqliteDatabase(Database):
         """The error for a file that SQLite says this of."""
         return Damaged(
             f"the catalog {self.path} is damaged",
-            why=f"SQLite says: {why}.",
+            why=f"SQLite reports: {why}.",
             fix="Nothing is lost: the catalog is only an index of the store. Rebuild it:\n"
             "upshift gc --rebuild-catalog",
         )

@@ -90,10 +90,10 @@ def known_mode(metric: str, mode: str | None) -> Mode:
             raise UsageError(
                 f"whether more or less of {metric!r} is better is not known",
                 why="Only names such as accuracy and loss tell.",
-                fix='Say mode="max" or mode="min".',
+                fix='Use mode="max" or mode="min".',
             )
     if mode not in ("max", "min"):
-        raise UsageError(f"mode={mode!r} is unknown", fix='Say mode="max" or mode="min".')
+        raise UsageError(f"mode={mode!r} is unknown", fix='Use mode="max" or mode="min".')
     return "max" if mode == "max" else "min"
 
 

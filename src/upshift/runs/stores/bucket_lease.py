@@ -118,7 +118,7 @@ class BucketLease:
                     why="Another engine took this one for dead and continues the run."
                     if record
                     else "Its record is gone from the store.",
-                    fix=f"See how the run stands: upshift show {self.run}",
+                    fix=f"See the state of the run: upshift show {self.run}",
                 )
                 return
             self.cancel_asked = self.cancel_asked or bool(record.get("cancel"))

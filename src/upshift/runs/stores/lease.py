@@ -454,5 +454,5 @@ def _lost(run: str, why: str) -> LeaseLost:
     return LeaseLost(
         f"this engine does not own run {run} any more, and stops",
         why=why,
-        fix=f"See how the run stands: upshift show {run}",
+        fix=f"See the state of the run: upshift show {run}",
     )

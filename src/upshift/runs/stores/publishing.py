@@ -162,7 +162,7 @@ class Publisher:
                 if not self._unreachable:
                     self._unreachable = True
                     why = error.why or error.what
-                    self._tell(f"{self.replica.address} cannot be reached: {why}; the run goes on")
+                    self._tell(f"{self.replica.address} cannot be reached: {why}; the run continues")
             except UpshiftError as error:  # whoever ends the run raises it
                 self._tell(f"run {self._run} is not published: {error.what}")
                 return
@@ -299,7 +299,7 @@ class Publisher:
                 raise LeaseLost(
                     f"this engine does not own run {self._run} any more, and stops",
                     why=f"Another engine has written its record in {self.replica.address}.",
-                    fix=f"See how the run stands: upshift show {self._run}",
+                    fix=f"See the state of the run: upshift show {self._run}",
                 )
             version = found.version
         self.replica.write_note(self._run, Note(version, digest))

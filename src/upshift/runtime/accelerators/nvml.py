@@ -111,8 +111,8 @@ class Nvml:
             )
         if not slices:
             problems.append(
-                f"GPU {index} ({uuid}) has MIG mode enabled and no instance, so that nothing can use it. "
-                f"Make some (`nvidia-smi mig -i {index} -cgi … -C`), or disable it "
+                f"GPU {index} ({uuid}) has MIG mode enabled and no instance, and cannot be used. "
+                f"Create some (`nvidia-smi mig -i {index} -cgi … -C`), or disable it "
                 f"(`nvidia-smi -i {index} -mig 0`)."
             )
         return FoundGpu(index=index, uuid=uuid, minor=minor, address=address, devices=tuple(slices))

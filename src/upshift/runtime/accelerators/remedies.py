@@ -133,7 +133,7 @@ def load_module(evidence: Evidence) -> str:
         return "sudo modprobe nvidia-uvm, or sudo nvidia-modprobe -u -c=0, makes it."
     if loaded:
         return "sudo nvidia-modprobe -u -c=0 makes the files."
-    return f"Install the driver, or load its kernel module: {module}. dmesg says why it does not load."
+    return f"Install the driver, or load its kernel module: {module}. dmesg shows why it does not load."
 
 
 def give_access(evidence: Evidence, file: DeviceFile) -> str:

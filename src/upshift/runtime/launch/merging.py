@@ -180,14 +180,14 @@ def _devices(
             fix = "Ask for the one or the other: how many processes there are follows from the kind."
             raise _contradiction(asked, origins, asked.meant.decorator, accelerator, why, fix)
         if each is None and asked.devices:
-            fix = f"Say how many processes: {asked.meant.processes}=…."
+            fix = f"Set the number of processes: {asked.meant.processes}=…."
             raise _contradiction(asked, origins, _of_devices(asked), accelerator, why, fix)
         return False
     if said is None and each is None and request.implied_count is None:
         raise SettingsError(
-            f"{_of_devices(asked)} asks for one process a GPU, and nothing says how many",
+            f"{_of_devices(asked)} asks for one process per GPU, and the number of GPUs is not set",
             where=asked.origin,
-            fix=f"Say {asked.meant.processes}=…, or gpu_count=… of the step's resources.",
+            fix=f"Set {asked.meant.processes}=…, or gpu_count=… of the step's resources.",
         )
     if len({one.count for one in request.alternatives}) > 1:
         why = "How many processes there are follows from the number of devices."
@@ -195,7 +195,7 @@ def _devices(
         raise _contradiction(asked, origins, asked.meant.decorator, accelerator, why, fix)
     if each is not None and said is not None and each > said:
         of_each, there = ("", "") if nodes == 1 else (f" on each of {nodes} nodes", " on each")
-        why = "Each process is to have a GPU of its own."
+        why = "Each process needs its own GPU."
         fix = f"Ask for {each} GPUs, or start {said} processes{there}."
         raise _contradiction(
             asked, origins, _count(asked, each * nodes), ("gpu_count", f"{said}{of_each}"), why, fix

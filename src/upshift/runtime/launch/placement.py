@@ -117,7 +117,7 @@ def _alone(launch: Launch, granted: Hardware) -> list[str]:
         return []
     from upshift.runtime.launch.arguments.meanings import launcher  # no other step needs its tables
 
-    return [f"it is one process, since nothing says how many: {launcher(launch.launcher).processes}=…"]
+    return [f"one process, because the number is not set: {launcher(launch.launcher).processes}=…"]
 
 
 def _of_cpus(launch: Launch, granted: Hardware, machine: Hardware | None) -> list[str]:

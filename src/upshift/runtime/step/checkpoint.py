@@ -194,7 +194,7 @@ class CurrentCheckpoint:
             raise UsageError(
                 f"rank {self._rank.rank} saves a checkpoint {'alone' if alone else 'with the others'}, and "
                 f"saved the last one {'with the others' if alone else 'alone'}",
-                fix="Say the same each time, so that all processes count alike.",
+                fix="Pass the same values on every call and in every process.",
             )
         self._alone = alone
         self._count += 1

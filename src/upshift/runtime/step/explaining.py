@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -97,7 +98,8 @@ def _explained(error: BaseException, spec: TaskSpec, project: Callable[[], Path]
         or _without_terminal(error, spec)
         or _file_left_behind(error, spec.code, folder)
         or missing_variable(error, spec.code)
-        or shadowing.advice(error, folder),
+        or shadowing.advice(error, folder)
+        or _not_installed(error),
     )
     # Where a package is unpacked is of no use to its user, who may be on another machine.
     shown = user_text(error, folder)
@@ -105,6 +107,17 @@ def _explained(error: BaseException, spec: TaskSpec, project: Callable[[], Path]
         shown = shown.replace(str(error), ours)
     shown = shown.replace(f'File "{folder}{os.sep}', f'File "{spec.code.project}{os.sep}')
     return attrs.evolve(failure, where=where, traceback=shown)
+
+
+def _not_installed(error: BaseException) -> str | None:
+    """Where to install a package that the step imports and its environment lacks."""
+    package = ((isinstance(error, ModuleNotFoundError) and error.name) or "").partition(".")[0]
+    if not package or package in sys.modules:
+        return None
+    return (
+        f"Install {package!r} in the environment of the step: this one, or with "
+        f"DockerSettings(requirements=[…]) in its image."
+    )
 
 
 def _text_of(error: BaseException, ours: str | None = None) -> str:
@@ -186,7 +199,7 @@ def missing_variable(error: BaseException, code: Code) -> str | None:
     if not isinstance(name, str) or last.tb_frame.f_code is not type(os.environ).__getitem__.__code__:
         return None
     return (
-        f"Variables of the machine where the run was started do not travel. Say "
+        f"Variables of the machine where the run was started are not sent along. Set "
         f'DockerSettings(runtime_environment={{"{name}": "…"}}), or for a secret '
         f'@step(secrets={{"{name}": "env:{name}"}}).'
     )

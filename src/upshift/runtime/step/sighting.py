@@ -155,11 +155,11 @@ class Sighting:
     def _refuse(self, name: str, finding: DeviceFault, where: str | None, direct: bool) -> None:
         found = Diagnosis(failure=None, framework=name, cause=finding.cause, evidence=finding.evidence)
         if self._for_another(name, direct):
-            tell([f"{finding.sentence}. The step goes on."])
+            tell([f"{finding.sentence}. The step continues."])
             return
         if name in may_miss(os.environ):
             channel.send("diagnosis", found)
-            tell([f"{finding.sentence}. The step goes on, as {MAY_MISS} says."])
+            tell([f"{finding.sentence}. The step continues, as {MAY_MISS} says."])
             return
         remedy = remedies.or_without(name, finding.remedy)
         failure = Failure(reason="hardware", message=finding.sentence, where=where, fix=remedy)
@@ -179,7 +179,7 @@ class Sighting:
 def _misnamed(may: Iterable[str]) -> Iterator[str]:
     """Words about each of these that is no framework that is looked at."""
     for name in sorted(set(may).difference(frameworks.NAMES)):
-        yield f"{MAY_MISS}={name} means nothing. {suggestion(name, frameworks.NAMES)}"
+        yield f"{MAY_MISS}={name} is invalid. {suggestion(name, frameworks.NAMES)}"
 
 
 def _shown(driver: CudaDriver, cuda: str) -> int | None:

@@ -93,7 +93,7 @@ class Stopping:
             return None
         return Failure(
             reason=STOPPED,
-            message="the step was told to end by SIGTERM, and did",
+            message="the step was asked to end by SIGTERM, and did",
             fix="Run it again: it continues from its last checkpoint, if it has saved one.",
         )
 

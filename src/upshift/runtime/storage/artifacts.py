@@ -251,10 +251,10 @@ def _named(told: Mapping[str, Any]) -> dict[str, Any]:
 def _save_items(value: Any, store: Store, name: str) -> Artifact:
     if not manifest.is_list(type(value)):
         raise NotSerializable(
-            f"{name} of type {type_name(value)} is not a list, and a step is mapped over it",
-            why="Lists, tuples, ranges and other sequences are mapped over, one task per item.",
-            fix="To pass it whole to each task, write unmapped(…) around it in the call of .map. "
-            "To map over what it holds, return a list.",
+            f"a step is mapped over {name}, which has type {type_name(value)} and is not a list",
+            why="Only lists, tuples, ranges and other sequences can be mapped over, one task per item.",
+            fix="To pass the whole value to each task, wrap it in unmapped(…) in the call of .map. "
+            "To map over its items, return a list.",
         )
     items = tuple(save(item, store, name=f"{name}[{index}]") for index, item in enumerate(value))
     content = manifest.build("tuple" if type(value) is tuple else "list", items)

@@ -34,7 +34,7 @@ def refuse_version(found: str, root: str) -> None:
     if int(found) > VERSION:
         raise ConfigError(
             f"the store {root} was made by a newer version of Upshift",
-            why=f"It is of version {found}; this Upshift knows versions up to {VERSION}.",
+            why=f"It is of version {found}; this Upshift supports versions up to {VERSION}.",
             fix="Upgrade: pip install --upgrade upshift",
         )
 

@@ -109,7 +109,7 @@ def test_more_processes_than_gpus_are_a_contradiction(devices: bool | None) -> N
     assert text == (
         "@run_with_accelerate: num_processes=4 contradicts gpu_count=2\n"
         "  where: train.py:8 (@run_with_accelerate) and train.py:9 (@step)\n"
-        "  why:   Each process is to have a GPU of its own.\n"
+        "  why:   Each process needs its own GPU.\n"
         "  fix:   Ask for 4 GPUs, or start 2 processes."
     )
 
@@ -135,7 +135,7 @@ def test_more_processes_on_a_node_than_it_has_gpus_are_one_too() -> None:
             },
             "standalone=True contradicts num_nodes=2",
         ),
-        ({"devices": True}, "asks for one process a GPU, and nothing says how many"),
+        ({"devices": True}, "asks for one process per GPU, and the number of GPUs is not set"),
         (
             {"processes": 4, "request": {"accelerator": ("H100:4", "A100:8")}},
             "contradicts accelerator=['H100:4', 'A100:8']",
@@ -221,7 +221,7 @@ def test_more_processes_than_cpus_are_worth_a_word(
 
 def test_one_process_that_nobody_asked_for_is_worth_a_word() -> None:
     launch = Launch(launcher="torchrun", counted=False, per_node=1)
-    said = "it is one process, since nothing says how many: nproc_per_node=…"
+    said = "one process, because the number is not set: nproc_per_node=…"
     assert remarks(launch, Hardware()) == [said]
     assert remarks(launch, Hardware(nodes=2)) == []
     assert remarks(Launch(launcher="torchrun", per_node=1), Hardware()) == []

@@ -297,7 +297,9 @@ def test_a_framework_that_another_package_imports_is_no_reason_to_stop(machine: 
     )
     assert machine.bench.output(result) == "trained"
     log = machine.bench.log(result).decode()
-    assert "TensorFlow 2.18.0 is built for CPUs only: it cannot use the GPU granted. The step goes on." in log
+    assert (
+        "TensorFlow 2.18.0 is built for CPUs only: it cannot use the GPU granted. The step continues." in log
+    )
 
 
 def test_a_package_that_imports_pytorch_is_no_excuse(machine: Machine) -> None:
@@ -320,7 +322,7 @@ def test_the_user_may_say_that_a_framework_needs_no_devices(machine: Machine) ->
     fake_torch(machine.packages, cuda=None)
     result = machine.run(LATE, env={"UPSHIFT_MAY_MISS": "jax, torch"})
     assert machine.bench.output(result) == "trained"
-    assert b"granted. The step goes on, as UPSHIFT_MAY_MISS says." in machine.bench.log(result)
+    assert b"granted. The step continues, as UPSHIFT_MAY_MISS says." in machine.bench.log(result)
     assert result.degraded and result.seen is not None
     assert result.seen.details["missed_by"] == ["torch"]
 

@@ -280,6 +280,7 @@ def test_a_module_that_fails_to_import_is_the_users_error(project) -> None:  # t
     failure = bench.run("f").failure
     assert failure.reason == "user-error"
     assert failure.message == "ModuleNotFoundError: No module named 'nowhere_to_be_found'"
+    assert failure.fix.startswith("Install 'nowhere_to_be_found' in the environment of the step")
     assert failure.where.endswith("steps.py:1")
 
 

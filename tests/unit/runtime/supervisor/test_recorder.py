@@ -221,7 +221,7 @@ def test_a_disk_that_is_full_leaves_a_gap_that_is_told_and_all_else_is_right(
     assert kept.values() == {"loss": [0.5]} and kept.metrics.stat().st_size > size
     (gap,) = kept.losses.gaps
     assert gap.what == "metrics" and gap.until is None and gap.why == "No space left on device"
-    assert kept.told == [f"the file of metrics cannot be written: {gap.why} ({gap.path}); the step goes on"]
+    assert kept.told == [f"the file of metrics cannot be written: {gap.why} ({gap.path}); the step continues"]
     upshift.log(step=3, one_more="again")
     upshift.log(step=3, loss=0.125)
     upshift.log(step=3, other=8)

@@ -123,7 +123,7 @@ _NODES = RefusedArgument(
 _RENDEZVOUS = RefusedArgument("Upshift brings the processes together itself.", "Leave it out.")
 _RESTARTS = RefusedArgument(
     "A failed attempt starts again as a whole, with all of its processes.",
-    "Say how often: @step(retries=…), or @retry.",
+    "Set the number of retries: @step(retries=…), or @retry.",
 )
 _SUPERVISED = RefusedArgument(
     "The supervisor hears from the kernel when a process ends; it does not look now and then.",
@@ -131,7 +131,7 @@ _SUPERVISED = RefusedArgument(
 )
 _DEVICES = RefusedArgument(
     "Upshift hands out devices that no other step holds, and each process has one of them.",
-    "Say how many: ResourceSettings(gpu_count=…), or @resources(gpu=…).",
+    "Set the number: ResourceSettings(gpu_count=…), or @resources(gpu=…).",
     "all",
 )
 _TPU = RefusedArgument(
@@ -197,7 +197,7 @@ ACCELERATE: Final = Launcher(
         "vm": _TPU,
         "env": RefusedArgument(
             "It is for TPU pods.",
-            'Say it in DockerSettings(runtime_environment={"NAME": "value"}) of the step.',
+            'Set it in DockerSettings(runtime_environment={"NAME": "value"}) of the step.',
         ),
         "main_training_function": attrs.evolve(_NO_SCRIPT, idle="main"),
         "downcast_bf16": attrs.evolve(_TPU, idle="no"),
@@ -266,9 +266,7 @@ TORCHRUN: Final = Launcher(
         "start_method": RefusedArgument(
             "Upshift starts each process as it starts that of any step.", "Leave it out."
         ),
-        "event_log_handler": RefusedArgument(
-            "What happens is in the record of the run.", "Leave it out: upshift show RUN."
-        ),
+        "event_log_handler": RefusedArgument("See the record of the run.", "Leave it out: upshift show RUN."),
         "module": _NO_SCRIPT,
         "no_python": _NO_SCRIPT,
         "run_path": _NO_SCRIPT,

@@ -337,7 +337,8 @@ class _Stretch:
             self._begin(answer)
         elif answer.status == 200 and self.at > 0:
             raise StoreError(
-                "the object store does not send parts of objects", fix="Use one that knows the header Range."
+                "the object store does not send parts of objects",
+                fix="Use one that supports the header Range.",
             )
         buffer = memoryview(bytearray(min(_PIECE, max(1, self.end - self.at))))
         while self.at < self.end:

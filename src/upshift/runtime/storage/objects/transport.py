@@ -249,7 +249,7 @@ class Transport(ABC, Generic[I]):
         told, why, fix = (
             f"the object store failed at {what}",
             said,
-            "See what the object store's own log says.",
+            "See the object store's own log.",
         )
         if (explained := self._explained(failure, what, said)) is not None:
             told, why, fix = explained
@@ -263,7 +263,7 @@ class Transport(ABC, Generic[I]):
         """The error for a user where no whole answer came."""
         what, endpoint = self._what(request), self.endpoint
         why = f"{endpoint}: {error or type(error).__name__}"
-        fix = f"See that the network works; {self.variable} and HTTPS_PROXY say which way is taken."
+        fix = f"Check the network; {self.variable} and HTTPS_PROXY set the route."
         if isinstance(error, ssl.SSLCertVerificationError):
             why = f"{endpoint} is not trusted: {error.verify_message}"
             fix = "Set SSL_CERT_FILE to the certificates of who runs it, such as your company's proxy."

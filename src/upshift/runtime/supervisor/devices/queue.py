@@ -335,7 +335,7 @@ def _no_more(spec: TaskSpec, lack: Lack) -> Failure:
         reason="hardware",
         where=spec.location,
         message=f"asked {lack.asked}, and what is left is {lack.got}: {lack.why}",
-        fix="Have the device reset, or restart the machine; or go on with what is left, with --best-effort.",
+        fix="Have the device reset, or restart the machine; or continue with what is left: --best-effort.",
     )
 
 
