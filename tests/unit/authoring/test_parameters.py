@@ -435,7 +435,7 @@ def test_a_field_is_set_and_the_others_stay(params: list[str], name: str, value:
         ("outer.iner.private=3", ["'outer.iner': Outer has no field 'iner'", "Did you mean outer.inner?"]),
         ("outer.inner.private=x", ["parameter 'outer.inner.private': 'x' does not fit", "a whole number"]),
         ("outer.rates.b=x", ["parameter 'outer.rates.b': 'x' does not fit", "a number"]),
-        ("outer.checked=-1", ["'outer.checked': '-1' does not fit", "Outer reports: checked is never negative"]),
+        ("outer.checked=-1", ["'outer.checked': '-1' does not fit", "reports: checked is never negative"]),
         ("settings.optimizer.lr=0", ["'settings.optimizer.lr': '0' does not fit", "lr: Input should be"]),
         ("settings.optimizer.lr.x=0", ["settings.optimizer.lr is a float, without fields"]),
         ("sizes.2=1", ["sizes is a list without an item '2'", "It holds sizes.0 to sizes.1."]),

@@ -479,5 +479,5 @@ def test_a_backends_own_settings_are_checked_where_they_are_typed_and_carried_wh
     with pytest.raises(SettingsError, match="has no settings 'dokcer'") as refused:
         step(settings={"dokcer": {}})
     assert "docker" in str(refused.value.fix)
-    with pytest.raises(SettingsError, match="knows no settings 'local'"):  # it takes none
+    with pytest.raises(SettingsError, match="has no settings 'local'"):  # it takes none
         step(settings={"local": {}})

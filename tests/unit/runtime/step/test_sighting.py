@@ -297,9 +297,7 @@ def test_a_framework_that_another_package_imports_is_no_reason_to_stop(machine: 
     )
     assert machine.bench.output(result) == "trained"
     log = machine.bench.log(result).decode()
-    assert (
-        "TensorFlow 2.18.0 is built for CPUs only: it cannot use the GPU granted. The step continues." in log
-    )
+    assert "is built for CPUs only: it cannot use the GPU granted. The step continues." in log
 
 
 def test_a_package_that_imports_pytorch_is_no_excuse(machine: Machine) -> None:
