@@ -1,15 +1,15 @@
-"""What Upshift asks of a place where tasks run: a backend, or a tool that runs whole pipelines by itself.
+"""What Upshift needs from a place where tasks run: a backend, or a tool that runs whole pipelines itself.
 
 ::
 
     Backend       one task at a time: the engine walks the graph
-    Orchestrator  the whole graph: the tool walks it, and its pods record what becomes of each task
+    Orchestrator  the whole graph: the tool walks it, and its pods record the result of each task
 
 A backend carries *one command with a request, in an image, on N nodes*. The command is the
-supervisor (``python -m upshift.runtime SPEC``); what becomes of the task comes back through the
-store, not through the backend. So a backend only has to say what it can honour, start jobs, tell
-when they run and when they are over, stop them, and find them again after the engine was killed.
-It passes ``tests/contract``; :mod:`upshift.backends.fake` is the smallest one there is.
+supervisor (``python -m upshift.runtime SPEC``); the result of the task comes back through the
+store, not through the backend. So a backend only has to declare what it can honour, start jobs,
+report when they run and when they end, stop them, and find them again after the engine was killed.
+A backend passes ``tests/contract``; :mod:`upshift.backends.fake` is the smallest one there is.
 
 The backend of a tool has it as its attribute ``orchestrator``, and its capabilities say ``steps=False``.
 """
@@ -92,7 +92,7 @@ class Capacity:
 
 @attrs.frozen(kw_only=True)
 class Ask:
-    """All that a step asks of a target.
+    """The whole request of a step to a target.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class Offer:
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """What a look at a target has found, for a person.
+    """The result of one check of a target, for people to read.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class Finding:
 
 @attrs.frozen(kw_only=True)
 class Job:
-    """One attempt, to be carried to a supervisor.
+    """One attempt, to be handed to a supervisor.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ class Job:
 
 @attrs.frozen(kw_only=True)
 class Waiting:
-    """The backend holds the job back, and says why; ``hopeless``: it will never start as things are."""
+    """The job has not started, for the reason ``why``; ``hopeless``: as things are, it never will."""
 
     handle: Handle
     why: str
@@ -192,7 +192,7 @@ class Waiting:
 
 @attrs.frozen(kw_only=True)
 class Started:
-    """The supervisor runs."""
+    """The supervisor has started."""
 
     handle: Handle
     node: str | None = None
@@ -208,7 +208,7 @@ class LogGrew:
 
 @attrs.frozen(kw_only=True)
 class Logged:
-    """Metrics of the attempt have these values now, at a step of its own count; told now and then.
+    """Current values of the attempt's metrics, at its own step count; sent from time to time.
 
     A name says which of several processes has logged the value, where that is not rank 0: ``loss (rank 2)``.
     """
@@ -220,7 +220,7 @@ class Logged:
 
 @attrs.frozen(kw_only=True)
 class Noticed:
-    """A person should know this of the attempt now, and its log cannot say it: it cannot be written."""
+    """A message for the user that the log cannot hold, because the log cannot be written."""
 
     handle: Handle
     text: str
@@ -228,7 +228,7 @@ class Noticed:
 
 @attrs.frozen(kw_only=True)
 class Ended:
-    """The job is over. Only of a step that completed may something still be about to end.
+    """The job is over. Processes may still be ending only if the step completed.
 
     Parameters
     ----------
@@ -255,23 +255,23 @@ Sink = Callable[[Event], None]
 
 
 class Backend(Protocol):
-    """Where tasks run: one target. Every call returns soon; what takes long is told through the sink."""
+    """One target where tasks run. Every call returns soon; later events arrive through the sink."""
 
     name: ClassVar[str]
     capabilities: Capabilities
     """Of this target. That of the class is what the backend can do at most, whatever a target's options."""
 
     def capacity(self) -> Capacity | None:
-        """What runs at once. None: it queues jobs itself, and takes any number of them.
+        """How much can run at once; None if the backend queues any number of jobs itself.
 
         Asked for once the requests of a run have had their offers.
         """
 
     def offer(self, ask: Ask) -> Offer:
-        """What a step gets here that asks for this."""
+        """What a step with this request would get."""
 
     def findings(self) -> Iterator[Finding]:
-        """How the target is now: whether it can be reached first, then what there is. Nothing is changed.
+        """The current state of the target: access first, then its resources. Changes nothing.
 
         Raises
         ------
@@ -280,7 +280,7 @@ class Backend(Protocol):
         """
 
     def destination(self) -> Destination | None:
-        """Where it takes images from; None: it runs none.
+        """The registry and platform for images; None if the backend runs no images.
 
         Raises
         ------
@@ -289,13 +289,13 @@ class Backend(Protocol):
         """
 
     def scripts(self, jobs: Sequence[Job]) -> Sequence[str] | None:
-        """What would be submitted for these jobs, for a person to read; None: nothing of the kind.
+        """The text that would be submitted for these jobs, for people to read; None if there is none.
 
         Nothing is submitted, nor is anything of a job in the store yet.
         """
 
     def submit(self, jobs: Sequence[Job]) -> Sequence[Handle | BackendError]:
-        """Start jobs: of each its handle, or why it was refused or nobody could be reached."""
+        """Start jobs; returns a handle or an error for each."""
 
     def attach(self, jobs: Mapping[Handle, Job]) -> Mapping[Handle, Ended | None]:
         """Watch jobs that an earlier engine submitted.
@@ -330,11 +330,11 @@ class Backend(Protocol):
         """Stop jobs: SIGTERM, and ``grace`` seconds later SIGKILL. ``Ended`` follows."""
 
     def close(self) -> None:
-        """Let go of it. Jobs that run go on, and may be attached to later."""
+        """Close the connection. Running jobs continue, and can be attached to later."""
 
 
 class Provider(Protocol):
-    """Makes a backend for a target: what a third party registers under ``upshift.backends``."""
+    """Opens a backend for a target: the entry point that a package registers under ``upshift.backends``."""
 
     def __call__(self, target: Target, *, store: str, sink: Sink) -> Backend:
         """Open the backend.
@@ -349,7 +349,7 @@ class Provider(Protocol):
 
 
 def secrets_of(spec: TaskSpec) -> Mapping[str, str]:
-    """The values of a step's secrets, by variable, as they are on this machine now: not those of its node.
+    """The values of a step's secrets by variable, as read on this machine, without those that its node reads.
 
     Raises
     ------
@@ -367,7 +367,7 @@ def secrets_of(spec: TaskSpec) -> Mapping[str, str]:
 
 
 def refuse_options(target: Target, known: Iterable[str]) -> Mapping[str, Any]:
-    """The target's options, if all of them are ``known``.
+    """The target's options; raises unless all of them are ``known``.
 
     Raises
     ------

@@ -22,12 +22,12 @@ _COMMANDS = {
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS, invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def artifacts(context: click.Context, as_json: bool) -> None:
-    """List what steps made, by name and version, and tag it.
+    """List values by name and version, and tag them.
 
-    A value is called PIPELINE/STEP, and PIPELINE/STEP.OUTPUT where the step has several outputs. Each new
+    A value is named PIPELINE/STEP, or PIPELINE/STEP.OUTPUT if the step has several outputs. Each new
     result is a version of it.
     """
     if context.invoked_subcommand is not None:
@@ -46,7 +46,7 @@ def artifacts(context: click.Context, as_json: bool) -> None:
 @click.command()
 @click.argument("name", metavar="NAME[@VERSION]")
 @shared.sort("an input")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str, sort: str | None, as_json: bool) -> None:
     """Show the versions of a value, or one of them with its lineage.
 
@@ -73,9 +73,9 @@ def show(name: str, sort: str | None, as_json: bool) -> None:
 @click.command()
 @click.argument("name", metavar="NAME[@VERSION]")
 @click.argument("tag", metavar="TAG")
-@click.option("--remove", is_flag=True, help="Take the tag away.")
+@click.option("--remove", is_flag=True, help="Remove the tag.")
 def tag(name: str, tag: str, remove: bool) -> None:
-    """Give a version a tag, such as 'production'. No other version of the name has it then.
+    """Give a version a tag, such as 'production'. The tag moves there from any other version of the name.
 
     VERSION is a number or a tag. Default: the latest.
     """

@@ -19,15 +19,13 @@ _EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
 @click.argument("run", metavar="RUN")
 @click.argument("task", metavar="TASK")
 @click.option("--attempt", metavar="N", type=click.IntRange(min=1), help="Default: the last one.")
-@click.option(
-    "--current-code", is_flag=True, help="Use the project as it is now. Default: the code as it was recorded."
-)
+@click.option("--current-code", is_flag=True, help="Use the current project. Default: the recorded code.")
 def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     """Run one task of a run again, under a debugger.
 
-    TASK is a step, or one task of a mapped step, as in 'train[3]'. It gets the inputs and the code that
-    it had. In a terminal pdb stops at the first line of the step, and opens again where the step raises;
-    elsewhere the step just runs. Nothing is recorded; what it writes to other places it writes again.
+    TASK is a step, or one task of a mapped step, as in 'train[3]'. It gets its original inputs and code. In a
+    terminal, pdb stops at the first line of the step, and opens again where the step raises; elsewhere the
+    step just runs. Nothing is recorded. If the step writes to other places, it writes there again.
     """
     from upshift.backends.inline import InlineBackend
     from upshift.engine.debug import offered_here, read_attempt, recorded_code
