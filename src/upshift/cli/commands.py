@@ -1,4 +1,4 @@
-"""The ``upshift`` command: the table of its commands, each of which is imported when it is called."""
+"""The ``upshift`` command: its subcommands, each imported when it is called."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from upshift.model.checks import shown
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is, as ``module:attribute``, and its line in the group's help."""
+    """The location of a command, ``module:attribute``, and its line in the group's help."""
 
     path: str
     summary: str
 
 
 class LazyGroup(click.Group):
-    """Commands by name, none of them imported until it is called."""
+    """Commands by name; each is imported when it is called."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ _COMMANDS = {
     "cancel": LazyCommand("upshift.cli.run:cancel", "Stop a run; completed steps are kept."),
     "runs": LazyCommand("upshift.cli.runs:runs", "List runs, newest first."),
     "show": LazyCommand(
-        "upshift.cli.runs:show", "Show a run: steps, times, hardware asked to used, failures."
+        "upshift.cli.runs:show", "Show a run: steps, times, hardware from asked to used, failures."
     ),
     "compare": LazyCommand(
         "upshift.cli.runs:compare", "Compare runs: parameters that differ, times, metrics."
@@ -106,23 +106,22 @@ _COMMANDS = {
         "upshift.cli.runs:report",
         "Write a report of a run: one HTML file that works offline.",
     ),
-    "top": LazyCommand("upshift.cli.runs:top", "Show what runs now: CPU, memory and GPUs of every step."),
-    "logs": LazyCommand("upshift.cli.logs:logs", "Print what the steps of a run printed."),
+    "top": LazyCommand("upshift.cli.runs:top", "Show running steps, with their CPU, memory and GPUs."),
+    "logs": LazyCommand("upshift.cli.logs:logs", "Print the output of the steps of a run."),
     "artifacts": LazyCommand(
-        "upshift.cli.artifacts:artifacts", "List what steps made, by name and version, and tag it."
+        "upshift.cli.artifacts:artifacts",
+        "List values by name and version, and tag them.",
     ),
-    "gc": LazyCommand(
-        "upshift.cli.store:gc", "Free space: remove what no run refers to, and runs that you name."
-    ),
+    "gc": LazyCommand("upshift.cli.store:gc", "Free space: remove unused content, and runs that you select."),
     "store": LazyCommand(
-        "upshift.cli.store:store", "Copy runs between folders and buckets; check that a store is whole."
+        "upshift.cli.store:store", "Copy runs between folders and buckets; check a store for damage."
     ),
     "image": LazyCommand(
         "upshift.cli.image:image", "Show, build, update, list and remove the images that steps run in."
     ),
-    "targets": LazyCommand("upshift.cli.targets:targets", "List where steps can run, and how it is there."),
+    "targets": LazyCommand("upshift.cli.targets:targets", "List the targets, with their state."),
     "doctor": LazyCommand(
-        "upshift.cli.targets:doctor", "Check a target: what would stop a step there, and what to do."
+        "upshift.cli.targets:doctor", "Check a target for problems that would stop a step, with remedies."
     ),
     "export": LazyCommand(
         "upshift.cli.export:export",
@@ -149,8 +148,8 @@ def upshift() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """The ``upshift`` program.
 
-    It exits with 0 when it is done, 1 where the run failed, 2 where it was refused before it ran, 70 for a
-    bug in Upshift, and 130 when it was interrupted.
+    It exits with 0 on success, 1 if the run failed, 2 if it was refused before it ran, 70 for a
+    bug in Upshift, and 130 if it was interrupted.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr is: a glyph must not end a listing

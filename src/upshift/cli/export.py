@@ -16,7 +16,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 _COMMANDS = {
     "kubeflow": LazyCommand(
-        "upshift.cli.export:kubeflow", "Write a pipeline as one of Kubeflow's, version 2 of its form."
+        "upshift.cli.export:kubeflow", "Write a pipeline for Kubeflow Pipelines, version 2."
     ),
     "skypilot": LazyCommand(
         "upshift.cli.export:skypilot", "Write a pipeline as a chain of SkyPilot's tasks, for sky jobs launch."
@@ -28,7 +28,7 @@ _COMMANDS = {
 def export() -> None:
     """Write a pipeline in the form of another tool: Kubeflow, SkyPilot.
 
-    That tool starts the steps then.
+    The other tool then starts the steps.
     """
 
 
@@ -39,7 +39,7 @@ def _takes_pipeline(command: C) -> C:
         shared.decorators,
         shared.strict("Default: strict."),
         click.option(
-            "--output", "-o", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there."
+            "--output", "-o", metavar="FILE", type=click.Path(dir_okay=False), help="The file to write."
         ),
         click.option(
             "-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag of its runs. Repeatable."
@@ -53,11 +53,11 @@ def _takes_pipeline(command: C) -> C:
 @click.command(cls=shared.PipelineCommand)
 @_takes_pipeline
 def kubeflow(**said: Any) -> None:
-    """Write a pipeline as one of Kubeflow's, version 2 of its form.
+    """Write a pipeline for Kubeflow Pipelines, version 2.
 
-    FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several. Without
+    FILE is a Python file; PIPELINE is the name of a pipeline in it, required if there are several. Without
     --on, the target is the only one of the configuration with the backend kubeflow. Images are built and
-    pushed; code and what else pods need goes into the target's bucket. Nothing runs.
+    pushed; code and everything else that pods need goes into the target's bucket. Nothing runs.
     """
     _export("kubeflow", **said)
 
@@ -67,7 +67,7 @@ def kubeflow(**said: Any) -> None:
 def skypilot(**said: Any) -> None:
     """Write a pipeline as a chain of SkyPilot's tasks, for sky jobs launch.
 
-    FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several. Without
+    FILE is a Python file; PIPELINE is the name of a pipeline in it, required if there are several. Without
     --on, the target is the only one of the configuration with the backend skypilot. Images are built and
     pushed; code and what else machines need goes into the target's bucket. Nothing runs, and SkyPilot need
     not be installed.

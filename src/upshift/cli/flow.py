@@ -55,7 +55,7 @@ def main(flow: type[FlowSpec]) -> NoReturn:
 _BEFORE = (
     click.Option(["--with", "with_"], multiple=True, metavar="NAME[:…]", help="As for run."),
     click.Option(["--branch"], metavar="NAME", help="The branch of the @project that a run is on."),
-    click.Option(["--production"], is_flag=True, help="A run is one of the production of the @project."),
+    click.Option(["--production"], is_flag=True, help="The run belongs to the production of the @project."),
     click.Option(
         ["--environment"],
         type=click.Choice(["local", "pypi", "conda"]),
@@ -89,7 +89,7 @@ def _decorated(pipeline: FlowPipeline, decorators: Sequence[str]) -> FlowPipelin
 
 
 def _branch(pipeline: FlowPipeline) -> list[str]:
-    """The tag of a run for its branch, where one was named."""
+    """The tag for the branch of a run, if one was named."""
     return shared.tags_of_branch(pipeline, _before("branch"), bool(_before("production")))
 
 
@@ -195,7 +195,7 @@ def resume_command(pipeline: FlowPipeline, text: str) -> click.Command:
         "--origin-run-id",
         "run",
         metavar="RUN",
-        help="Start a new run, which takes over what RUN has completed. Default: the last run of the flow.",
+        help="Start a new run with the completed results of RUN. Default: the last run of the flow.",
     )
     @shared.strict("Default: as before.")
     @shared.takes_how

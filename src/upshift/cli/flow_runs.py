@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 def dump_command(pipeline: FlowPipeline, text: str) -> click.Command:
     @click.command("dump", help=text + " PLACE is RUN/STEP, or RUN/STEP/TASK.")
     @click.argument("place")
-    @click.option("--include", metavar="NAMES", help="Only these artifacts, with commas between them.")
+    @click.option("--include", metavar="NAMES", help="Only these artifacts, separated by commas.")
     @click.option(
         "--max-value-size",
         type=click.IntRange(min=0),
         default=1000,
         show_default=True,
         metavar="N",
-        help="Values with more characters are only named.",
+        help="Longer values are listed by name only.",
     )
-    @click.option("--file", metavar="FILE", help="Pickle them into this file, by the place of their task.")
+    @click.option("--file", metavar="FILE", help="Pickle the artifacts into this file, by task.")
     def dump(place: str, include: str | None, max_value_size: int, file: str | None) -> int:
         wanted = include.split(",") if include else None
         found: dict[str, dict[str, object]] = {}
@@ -103,7 +103,7 @@ def tag_command(pipeline: FlowPipeline, text: str) -> click.Command:
     def tag() -> None:
         pass
 
-    @tag.command("add", help="Give a run tags.")
+    @tag.command("add", help="Add tags to a run.")
     @click.argument("run")
     @click.argument("tags", nargs=-1, required=True)
     def add(run: str, tags: tuple[str, ...]) -> int:
@@ -113,7 +113,7 @@ def tag_command(pipeline: FlowPipeline, text: str) -> click.Command:
         get_run(run).add_tag(checked_tags("tag add", tags))
         return 0
 
-    @tag.command("remove", help="Take tags away from a run.")
+    @tag.command("remove", help="Remove tags from a run.")
     @click.argument("run")
     @click.argument("tags", nargs=-1, required=True)
     def remove(run: str, tags: tuple[str, ...]) -> int:
@@ -139,7 +139,7 @@ def card_command(pipeline: FlowPipeline, text: str) -> click.Command:
     def card() -> None:
         pass
 
-    @card.command("list", help="List what the tasks of a step have to show. PLACE is RUN/STEP[/TASK].")
+    @card.command("list", help="List the cards of the tasks of a step. PLACE is RUN/STEP[/TASK].")
     @click.argument("place")
     def listed(place: str) -> int:
         rows = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "show": LazyCommand("upshift.cli.image:show", "Show the contents of images, and problems with them."),
     "build": LazyCommand("upshift.cli.image:build", "Build the images of a pipeline's steps."),
-    "lock": LazyCommand("upshift.cli.image:lock", "Print what requirements were resolved to."),
+    "lock": LazyCommand("upshift.cli.image:lock", "Print the resolved requirements."),
     "update": LazyCommand("upshift.cli.image:update", "Resolve requirements again, and build."),
     "list": LazyCommand("upshift.cli.image:list_images", "List the images that Upshift has built."),
     "prune": LazyCommand("upshift.cli.image:prune", "Remove images that Upshift has built."),
@@ -36,26 +36,26 @@ def image() -> None:
 
 
 _OF = (
-    click.option("--step", "steps", metavar="STEP", multiple=True, help="Only of this step. Repeatable."),
+    click.option("--step", "steps", metavar="STEP", multiple=True, help="Only for this step. Repeatable."),
     click.option(
         "--registry", metavar="PREFIX",
-        help="An image for machines that take it from this registry, such as registry.example.org/ml, "
-        "instead of one for where the steps run.",
+        help="Build for machines that use this registry, such as registry.example.org/ml, "
+        "instead of the place where the steps run.",
     ),
 )  # fmt: skip
 _WHERE = (
     click.option(
         "--on", "target", metavar="TARGET",
-        help="Where this target takes its images from: docker, podman, or a target of the configuration. "
+        help="The place for images of this target: docker, podman, or a target of the configuration. "
         "Default: the container engines of this machine.",
     ),
     click.option("--registry", metavar="PREFIX", help="In this registry, such as registry.example.org/ml."),
     click.option(
         "--repository", metavar="NAME", default="upshift", show_default=True,
-        help="The repository there, as target_repository has it.",
+        help="The repository there, as in target_repository.",
     ),
 )  # fmt: skip
-_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _takes_images(command: shared.C) -> shared.C:
@@ -68,9 +68,9 @@ def _takes_images(command: shared.C) -> shared.C:
 def show(as_json: bool, **named: Any) -> int:
     """Show the contents of images, and problems with them.
 
-    FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
-    Nothing is built: the parent's manifest is read from its registry, and requirements are resolved as an
-    index has them now, unless that was done before. Exits with 2 where a run would be refused.
+    FILE is a Python file; PIPELINE is the name of a pipeline in it, required if there are several.
+    Nothing is built: the parent's manifest is read from its registry, and requirements are resolved with the
+    index now, unless they were resolved before. Exits with 2 if a run would be refused.
     """
     with _images(**named) as images:
         _tell(images, as_json=as_json)
@@ -83,8 +83,8 @@ def show(as_json: bool, **named: Any) -> int:
 def build(as_json: bool, **named: Any) -> int:
     """Build the images of a pipeline's steps.
 
-    They are pushed to a registry where the steps run elsewhere. One that is there already is not built
-    again. Exits with 2 where a check says that an image would not do; then none is built.
+    Images for steps on other machines are pushed to a registry. An existing image is not built
+    again. Exits with 2 if a check finds an unsuitable image; then none is built.
     """
     with _images(builds=True, **named) as images:
         if _refused(images, as_json=as_json):
@@ -95,13 +95,13 @@ def build(as_json: bool, **named: Any) -> int:
 
 @click.command()
 @_takes_images
-@click.option("--output", "-o", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there.")
+@click.option("--output", "-o", metavar="FILE", type=click.Path(dir_okay=False), help="The file to write.")
 def lock(output: str | None, **named: Any) -> int:
-    """Print what requirements were resolved to.
+    """Print the resolved requirements.
 
-    That is a requirements file with versions and hashes: what is installed on top of the parent, the same as
-    long as nobody asks for an update. Saved in the project and named by requirements=, it stays the same for
-    ever. Exits with 2 where a run would be refused.
+    The output is a requirements file with versions and hashes: the packages that are installed on top of the
+    parent, unchanged until the next update. To pin them for good, save the file in the project and name it in
+    requirements=. Exits with 2 if a run would be refused.
     """
     from upshift.errors import UsageError
 
@@ -128,9 +128,9 @@ def lock(output: str | None, **named: Any) -> int:
 def update(**named: Any) -> int:
     """Resolve requirements again, and build.
 
-    Says which packages change. Results that were made with other packages are not reused with the new ones.
-    In a container engine the image before stays without a name, for runs that still use it: 'upshift image
-    prune' removes it. Exits with 2 where a check says that an image would not do; then none is built.
+    Shows which packages change. Results that were computed with the old packages are not reused.
+    In a container engine, the previous image stays without a name, for runs that still use it: 'upshift image
+    prune' removes it. Exits with 2 if a check finds an unsuitable image; then none is built.
     """
     with _images(builds=True, update=True, **named) as images:
         if _refused(images, as_json=False):
@@ -246,9 +246,9 @@ def _takes_place(command: shared.C) -> shared.C:
 def list_images(target: str | None, registry: str | None, repository: str, as_json: bool) -> None:
     """List the images that Upshift has built.
 
-    In a container engine they are those of every user and project, with the project that had each of them
-    built first; 'another home': with another UPSHIFT_HOME. A size there is with the parent's, which images
-    share. Exit code 1: no container engine could be asked.
+    For a container engine, the list has the images of all users and projects, each with the project that
+    first built it; 'another home' is another UPSHIFT_HOME. Sizes include the parent, which images share. Exit
+    code 1: no container engine could be reached.
     """
     import json
 
@@ -267,13 +267,13 @@ def list_images(target: str | None, registry: str | None, repository: str, as_js
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
 @click.option(
     "--older-than", metavar="AGE", callback=shared.seconds,
-    help="Only those in a container engine that were built longer ago than this: 30d, 12h, 2w.",
+    help="Only images in a container engine that were built longer ago than this: 30d, 12h, 2w.",
 )  # fmt: skip
 @click.option(
     "--all",
     "everybodys",
     is_flag=True,
-    help="Also those that another UPSHIFT_HOME, or nobody known, had built: in a registry all.",
+    help="Also images built with another or an unknown UPSHIFT_HOME; in a registry, all images.",
 )
 @_takes_place
 @_JSON
@@ -288,9 +288,9 @@ def prune(
 ) -> int:
     """Remove images that Upshift has built.
 
-    By default those that were built with this UPSHIFT_HOME. Images in a registry do not tell who had them
-    built: --all removes all of the repository. An image with a container stays. The next run rebuilds what it
-    needs. Exit code 1: an image could not be removed, or no container engine could be asked.
+    The default is images that were built with this UPSHIFT_HOME. A registry does not record who built an
+    image: there, --all removes all of the repository. An image with a container stays. The next run rebuilds
+    what it needs. Exit code 1: an image could not be removed, or no container engine could be reached.
     """
     import json
     import time

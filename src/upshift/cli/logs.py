@@ -54,21 +54,21 @@ _LONGEST = 1 << 20
 @click.command()
 @click.argument("run", metavar="RUN")
 @click.argument("step", metavar="[STEP[INDEX]]", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run, or the step, is over.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the run, or the step, is over.")
 @click.option("--attempt", metavar="N", type=click.IntRange(min=1), help="Default: the last one.")
 @click.option(
     "--engine", is_flag=True, help="Show the output of a detached run's engine instead of its steps'."
 )
-@click.option("--rank", metavar="N", type=click.IntRange(min=0), help="Only this one of several processes.")
+@click.option("--rank", metavar="N", type=click.IntRange(min=0), help="Only this rank of several processes.")
 def logs(
     run: str, step: str | None, follow: bool, attempt: int | None, rank: int | None, engine: bool
 ) -> None:
-    """Print what the steps of a run printed.
+    """Print the output of the steps of a run.
 
-    STEP is a step, or one task of a mapped step, as in 'train[3]'. Of a task whose result was reused this is
-    what the original printed. Lines of several tasks begin with the task's name, those of several processes
-    of one task with their rank: with --rank they are as that process printed them. Why a step failed comes
-    last, on standard error.
+    STEP is a step, or one task of a mapped step, as in 'train[3]'. A reused task has the output of the
+    original task. With several tasks, lines begin with the name of the task; with several processes in one
+    task, with the rank. --rank prints one process unchanged. The reason for a failure comes last, on standard
+    error.
     """
     one = found(run)
     if engine:
@@ -180,7 +180,7 @@ def _follow_engine(run: Run, *, follow: bool) -> None:
 
 
 class _Follower:
-    """Prints what steps print, until they, or the run, are over."""
+    """Prints the output of steps until they end, or the run ends."""
 
     def __init__(
         self,

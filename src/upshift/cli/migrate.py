@@ -94,7 +94,8 @@ class Unmapped(NamedTuple):
 def migrate(files: Sequence[str], write: bool) -> int:
     """Change the imports of Metaflow or ZenML to Upshift's.
 
-    Prints the changes as a diff, and what has no counterpart, with its line. Nothing is run or imported.
+    Prints the changes as a diff, and lists everything without a counterpart, with its line. Nothing is run or
+    imported.
     """
     for name in files:
         path = Path(name)

@@ -1,4 +1,4 @@
-"""``python -m upshift.cli.one_step STORE ORDER step|end …``: what a pod of another orchestrator starts.
+"""``python -m upshift.cli.one_step STORE ORDER step|end …``: the command of a pod of another orchestrator.
 
 ::
 
@@ -6,7 +6,7 @@
                  ── starts ─► the supervisor of the attempt                     gets the signals of this one
                  ── forks ──► tells: what the orchestrator has to know of it    ends
 
-So beside the step there is nothing but its supervisor, and this, which imports nothing before it forks.
+So only the supervisor and this process run beside the step, and this process imports nothing before it forks.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @shared.keep_going("Default: as the pipeline has it, else stop.")
 @shared.takes_how
 @click.option("--branch", metavar="NAME", help="The branch of the @project of a flow that the run is on.")
-@click.option("--production", is_flag=True, help="The run is one of the production of that project.")
+@click.option("--production", is_flag=True, help="The run belongs to the production of that project.")
 @shared.detach
 @shared.debug
 def run(
@@ -47,7 +47,7 @@ def run(
 ) -> int:
     """Run a pipeline.
 
-    FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
+    FILE is a Python file; PIPELINE is the name of a pipeline in it, required if there are several.
     """
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
     from upshift.engine import RunOptions
@@ -75,7 +75,7 @@ def run(
 @click.command(cls=shared.PipelineCommand)
 @shared.takes_pipeline
 @click.option("--show", "scripts", is_flag=True, help="Print the scripts that the steps' targets would get.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON; with --show the scripts are in it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --show, including the scripts.")
 def plan(
     file: str,
     params: tuple[str, ...],
@@ -89,8 +89,8 @@ def plan(
 ) -> None:
     """Show what a run would do; nothing runs.
 
-    FILE is a Python file; PIPELINE is the name of the pipeline in it, needed where there are several.
-    Exits as the run would: with 2 where it would be refused, with 1 where a step is bound to fail.
+    FILE is a Python file; PIPELINE is the name of a pipeline in it, required if there are several.
+    Exits as the run would: with 2 if it would be refused, with 1 if a step is bound to fail.
     """
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
     from upshift.authoring.running import plan as plan_run
@@ -102,7 +102,7 @@ def plan(
 
 
 def print_plan(found: Plan, *, as_json: bool = False, scripts: bool = False) -> None:
-    """Print a plan, and end as its run would."""
+    """Print a plan, and exit as its run would."""
     if as_json:
         import json
 
@@ -123,7 +123,7 @@ def print_plan(found: Plan, *, as_json: bool = False, scripts: bool = False) -> 
 @click.argument("run", metavar="RUN")
 @click.option(
     "--same-code", is_flag=True,
-    help="Use the code that was recorded when the run started. Default: the code as it is now.",
+    help="Use the code that was recorded when the run started. Default: the current code.",
 )  # fmt: skip
 @shared.strict("Default: as before.")
 @click.option(
@@ -143,7 +143,7 @@ def resume(
 ) -> int:
     """Finish a run; completed steps are not run again.
 
-    It goes on with the options that it was started with, or last resumed with, where none is given here.
+    The run keeps the options that it was started or last resumed with, unless you give others.
     """
     shared.before_users_code()
     from upshift.authoring.resume import resume_run

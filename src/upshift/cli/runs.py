@@ -32,9 +32,9 @@ _STATUSES = ("pending", "running", "completed", "failed", "cancelled", "interrup
     "statuses",
     type=click.Choice(_STATUSES),
     multiple=True,
-    help="Only runs that ended like this, or are at it. Repeatable.",
+    help="Only runs with this status. Repeatable.",
 )
-@shared.metrics("A column with the last value of a metric; of a mapped step the best one.")
+@shared.metrics("A column with the last value of a metric; for a mapped step, the best value.")
 @click.option(
     "-p", "--param", "params", metavar="NAME", multiple=True, help="A column with a parameter. Repeatable."
 )
@@ -43,9 +43,9 @@ _STATUSES = ("pending", "running", "completed", "failed", "cancelled", "interrup
     "--limit",
     metavar="N",
     type=click.IntRange(min=1, max=MOST_RUNS - 1),
-    help="At most N. Default: 50, and all of them as JSON.",
+    help="List at most N runs. Default: 50, or all with --json.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def runs(
     pipeline: str | None,
     user: str | None,
@@ -98,7 +98,7 @@ def runs(
 
 
 def _is(row: RunRow, statuses: Sequence[str]) -> bool:
-    """An interrupted run is a cancelled one, too, as in JSON."""
+    """Whether a run has a status; an interrupted run also counts as cancelled, as in JSON."""
     return row.status in statuses or (row.status == "interrupted" and "cancelled" in statuses)
 
 
@@ -143,13 +143,15 @@ def _print_json(rows: Sequence[RunRow], found: Comparison | None) -> None:
 @click.argument("run", metavar="RUN")
 @click.argument("step", metavar="[STEP]", required=False)
 @click.option(
-    "--tasks", is_flag=True, help="A table of the tasks of each mapped step, and a row for each rank."
+    "--tasks", is_flag=True, help="Show a table of the tasks of each mapped step, and a row for each rank."
 )
 @shared.sort("an input of the tasks")
-@click.option("--stacks", is_flag=True, help="Where each process was of a step that hung or was stopped.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option(
+    "--stacks", is_flag=True, help="Show where each process of a step was when the step hung or was stopped."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool, as_json: bool) -> None:
-    """Show a run: steps, times, hardware asked to used, failures.
+    """Show a run: steps, times, hardware from asked to used, failures.
 
     STEP is one of its steps, such as 'train', or one task of a mapped step, such as 'train[3]'.
     """
@@ -199,7 +201,7 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
 @click.option("--tag", metavar="TAG", help="With --last: only runs with this tag.")
 @shared.metrics("Show this metric, and sort by the first one. Default: all metrics.")
 @shared.sort("a parameter", "Default: by the first metric with a name such as accuracy or loss.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compare(
     runs: tuple[str, ...],
     last: int | None,
@@ -211,7 +213,7 @@ def compare(
 ) -> None:
     """Compare runs: parameters that differ, times, metrics.
 
-    Two runs are shown side by side. More are rows of one table.
+    Two runs are shown side by side, more as rows of one table.
     """
     found = _found(runs, last, pipeline, tag)
     from upshift.report.terminal.compare import compared, compared_json
@@ -249,15 +251,18 @@ def _found(runs: tuple[str, ...], last: int | None, pipeline: str | None, tag: s
 @click.argument("runs", metavar="RUN [RUN…]", nargs=-1, required=True)
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True),
-    help="Where to write it; '-' is stdout. Default: upshift-report-RUN.html in this folder.",
+    help="The file to write; '-' is stdout. Default: upshift-report-RUN.html in this folder.",
 )  # fmt: skip
-@click.option("--open", "opens", is_flag=True, help="Open it in a browser.")
-@click.option("-f", "--follow", is_flag=True, help="Write it again every two seconds until the run is over.")
+@click.option("--open", "opens", is_flag=True, help="Open the report in a browser.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Update the report every two seconds until the run is over."
+)
 def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) -> None:
     """Write a report of a run: one HTML file that works offline.
 
-    Graph, timeline, the four records of every attempt, charts of CPU, memory, GPUs and metrics, cards,
-    failures and logs. With more runs, their metrics are drawn over those of the first.
+    It has the graph, the timeline, the four records of every attempt, charts of CPU, memory, GPUs and
+    metrics, cards, failures and logs. With several runs, the metrics of the others are drawn over those of
+    the first.
     """
     import threading
 
@@ -287,7 +292,7 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
 
 
 def _tell(path: Path, opens: bool) -> None:
-    """Say where the report is, and open it."""
+    """Print where the report is, and open it."""
     import webbrowser
 
     echo(path)
@@ -298,12 +303,12 @@ def _tell(path: Path, opens: bool) -> None:
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print it once; elsewhere than on a terminal it always is.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, once.")
+@click.option("--once", is_flag=True, help="Print once. Without a terminal, this is the default.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, once.")
 def top(once: bool, as_json: bool) -> None:
-    """Show what runs now: CPU, memory and GPUs of every step.
+    """Show running steps, with their CPU, memory and GPUs.
 
-    Of all runs that the catalog knows. q ends it.
+    The list covers all runs in the catalog. Press q to quit.
     """
     import sys
 

@@ -61,7 +61,7 @@ def refuse_rank(run: Run, steps: list[Step], index: int | None, rank: int) -> No
 
 
 def _world_sizes(step: Step, index: int | None) -> Iterator[int | None]:
-    """How many processes the attempts of a step had; None: it is not known yet."""
+    """The world sizes of the attempts of a step; None: not known yet."""
     if step.launch is None:
         yield 1
         return

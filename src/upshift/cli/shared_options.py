@@ -34,12 +34,13 @@ def keep_going(default: str) -> Callable[[C], C]:
 debug = click.option(
     "--debug", metavar="STEP",
     help="Run this step, or one task 'train[3]' of it, in this process: breakpoint() works in it, and the "
-    "debugger opens where it raises. It runs though earlier results are there, and its own is not reused.",
+    "debugger opens where it raises. The step runs even if its result could be reused, and its result is "
+    "not reused.",
 )  # fmt: skip
 detach = click.option(
     "--detach", is_flag=True,
     help="Submit the engine itself to the target, or start it in the background of this machine, and return "
-    "as soon as it has been taken.",
+    "once it is accepted.",
 )  # fmt: skip
 _CONFIGS = "upshift.configs"
 
@@ -66,14 +67,14 @@ _OF_FLOWS = (
 )  # fmt: skip
 _NAMESPACE = click.option(
     "--namespace", metavar="NAME", callback=_enter_namespace, expose_value=False,
-    help="The namespace that steps see runs of, such as user:ann; empty: the runs of everybody.",
+    help="The namespace whose runs steps can see, such as user:ann; empty: everybody's runs.",
 )  # fmt: skip
 _GRAPH = (
     click.argument("file", metavar="FILE[:PIPELINE]"),
     *_OF_FLOWS,
     click.option(
         "-p", "--param", "params", metavar="NAME=VALUE", multiple=True,
-        help="A parameter of the pipeline, read by its annotation; JSON for lists and dictionaries. "
+        help="A parameter of the pipeline, converted by its annotation; JSON for lists and dictionaries. "
         "NAME.FIELD=VALUE sets one field of an object. Repeatable.",
     ),
     click.option(
@@ -95,7 +96,7 @@ _GRAPH = (
 _PIPELINE = (
     *_GRAPH,
     strict("Default: best effort on this machine, strict elsewhere."),
-    click.option("--no-cache", is_flag=True, help="Run every task, whatever earlier runs have done already."),
+    click.option("--no-cache", is_flag=True, help="Run every task, without reusing results of earlier runs."),
 )  # fmt: skip
 
 
@@ -122,14 +123,14 @@ _HOW = (
     _NAMESPACE,
     click.option(
         "--max-workers", type=click.IntRange(min=1), metavar="N",
-        help="How many tasks run at a time, at most. Default: as many as there is room for.",
+        help="Run at most N tasks at a time. Default: as many as there is room for.",
     ),
     click.option(
         "--max-num-splits", type=click.IntRange(min=1), metavar="N",
-        help="How many items a list has, at most, that a step is mapped over.",
+        help="Refuse to map a step over more than N items.",
     ),
     click.option(
-        "--run-id-file", metavar="FILE", help="Where to write the id of the run, as soon as it has one."
+        "--run-id-file", metavar="FILE", help="Write the id of the run to this file, early."
     ),
     click.option(
         "-t", "--tag", "tags", metavar="TAG", multiple=True, help="A tag to find the run by. Repeatable."
@@ -239,7 +240,7 @@ def named_pipeline(
 
 
 def tags_of_branch(pipeline: Pipeline[Any, Any], branch: str | None, production: bool) -> list[str]:
-    """The tag of a run for its branch, where one was named."""
+    """The tag for the branch of a run, if one was named."""
     if branch is None and not production:
         return []
     from upshift.authoring.flow.flow_decorators import branch_tags

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from upshift.report.terminal.gc import Ticker
 
 _COMMANDS = {
-    "copy": LazyCommand("upshift.cli.store:copy", "Copy runs with all that they refer to."),
+    "copy": LazyCommand("upshift.cli.store:copy", "Copy runs with everything that they refer to."),
     "check": LazyCommand(
-        "upshift.cli.store:check", "Read all of a store, and compare each value with its digest."
+        "upshift.cli.store:check", "Read a whole store, and compare each value with its digest."
     ),
 }
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
 def store() -> None:
-    """Copy runs between folders and buckets; check that a store is whole.
+    """Copy runs between folders and buckets; check a store for damage.
 
     A store is a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX.
     """
@@ -38,15 +38,15 @@ def store() -> None:
 @click.argument("source", metavar="SRC")
 @click.argument("destination", metavar="DST")
 @click.option("--run", "runs", metavar="RUN", multiple=True, help="Copy this run only. Repeatable.")
-@click.option("--again", is_flag=True, help="Copy what DST has already, too.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--again", is_flag=True, help="Also copy content that DST already has.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_json: bool) -> int:
-    """Copy runs with all that they refer to.
+    """Copy runs with everything that they refer to.
 
     SRC and DST are stores: folders, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Runs
-    that have not ended are left out. What DST has already stays, so that a copy that was interrupted goes
-    on. Each value is compared with its digest. Runs that come into a folder are added to the catalog. Exit
-    code 1: SRC lacks something.
+    that have not ended are left out. Content that DST has already is not copied again, so an interrupted copy
+    continues. Each value is compared with its digest. Runs that are copied into a folder are added to the
+    catalog. Exit code 1: SRC lacks something.
     """
     from upshift.model.configuration import load_configuration
     from upshift.model.settings.sizes import format_size
@@ -87,9 +87,9 @@ def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_j
 
 @click.command()
 @click.argument("address", metavar="[STORE]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(address: str | None, as_json: bool) -> int:
-    """Read all of a store, and compare each value with its digest.
+    """Read a whole store, and compare each value with its digest.
 
     STORE is a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX. Default: the store of
     local runs. Exit code 1: something is damaged or missing. Nothing is changed.
@@ -140,12 +140,13 @@ def _print_json(problems: Sequence[str], **said: object) -> int:
 )  # fmt: skip
 @click.option(
     "--keep-last", metavar="N", type=click.IntRange(min=1),
-    help="Remove runs but the newest N of each pipeline. With --older-than: runs of which both is true.",
+    help="Keep the newest N runs of each pipeline, remove the others. With --older-than: "
+    "only runs that both select.",
 )  # fmt: skip
-@click.option("--pipeline", metavar="NAME", help="With these two: only runs of this pipeline.")
+@click.option("--pipeline", metavar="NAME", help="With these options: only runs of this pipeline.")
 @click.option("--run", "runs", metavar="RUN", multiple=True, help="Remove this run. Repeatable.")
 @click.option("--rebuild-catalog", is_flag=True, help="Remove nothing; rebuild the catalog from the stores.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def gc(
     dry_run: bool,
     older_than: float | None,
@@ -155,9 +156,9 @@ def gc(
     rebuild_catalog: bool,
     as_json: bool,
 ) -> int:
-    """Free space: remove what no run refers to, and runs that you name.
+    """Free space: remove unused content, and runs that you select.
 
-    Without options no run is removed. A live run, and what a running process needs, is never touched.
+    Without options, no run is removed. Live runs, and content that running processes need, are never touched.
     """
     from upshift.engine.gc import Choice
     from upshift.errors import UsageError

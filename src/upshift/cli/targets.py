@@ -1,4 +1,4 @@
-"""``upshift targets`` and ``upshift doctor``: where steps can run, and what would stop them there."""
+"""``upshift targets`` and ``upshift doctor``: where steps can run, and problems that would stop them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def targets(as_json: bool) -> int:
-    """List where steps can run, and how it is there.
+    """List the targets, with their state.
 
-    The targets of the configuration come first, then those that need none. All are asked at once; one that
-    does not answer in seconds is said to be away. Exit code 1: a target of the configuration cannot be used.
+    Configured targets come first, then those that need no configuration. All are checked at once; one that
+    does not answer within seconds counts as away. Exit code 1: a configured target cannot be used.
     """
     from upshift.report.doctor.check import GLYPHS, line
     from upshift.report.terminal.layout import Page, shows
@@ -147,16 +147,17 @@ def _wait(threads: Iterable[threading.Thread], until: float) -> None:
 @click.command()
 @click.argument("target", required=False)
 @click.option("--submit", is_flag=True, help="Also run a trivial step there, and show the result.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(target: str | None, submit: bool, as_json: bool) -> int:
-    """Check a target: what would stop a step there, and what to do.
+    """Check a target for problems that would stop a step, with remedies.
 
-    TARGET is where steps are to run; default: the default target. Of this machine the devices are looked at;
-    for docker and podman the engine, and the target's registry; of a cluster access, queue and devices.
-    Nothing is changed; with --submit a trivial step runs there, and its run is recorded.
+    TARGET is a target of the configuration, or a backend such as local, docker or slurm; default: the default
+    target. On this machine, doctor checks the devices; for docker and podman, the engine and the target's
+    registry; for a cluster, access, queue and devices. Nothing is changed, except that --submit runs a
+    trivial step there and records its run.
 
     Exit code 1: something is wrong that would stop a step on GPUs; for docker and podman, a step in a
-    container; for a cluster, any step. That there is no GPU is told, and is nothing wrong.
+    container; for a cluster, any step. A missing GPU is reported, and is not a problem.
     """
     from upshift.images.containers.engine import NAMES
     from upshift.report.doctor import checkup

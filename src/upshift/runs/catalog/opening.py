@@ -82,7 +82,7 @@ def fill_from_stores(catalog: Catalog, configuration: Configuration, name: str) 
             if not number:
                 continue
             runs = "1 run" if number == 1 else f"{number:,} runs"
-            _say(f"there is no catalog {name}; it is made anew from the store {store.name}: {runs}")
+            _say(f"there is no catalog {name}; it is rebuilt from the store {store.name}: {runs}")
             damaged = rebuild(catalog, [store], _say_how_far).damaged
         except UpshiftError as error:
             _say(f"the catalog lacks runs of the store {store.name}: {error.what}; {_MEND} mends it")

@@ -301,7 +301,7 @@ def debugged(
         frames = _from(error.__traceback__, function)
         if frames is not None and at_a_terminal():
             said = _COMMANDS.sub(lambda found: repr(found[0])[1:-1], user_text(error))
-            sys.stdout.write(f"{said}\npdb is where it was raised: u up, p NAME, q go on\n")
+            sys.stdout.write(f"{said}\npdb is where it was raised: u up, p NAME, q continue\n")
             sys.stdout.flush()
             pdb.post_mortem(frames)
         raise

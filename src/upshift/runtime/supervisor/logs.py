@@ -296,7 +296,7 @@ class Losses:
     def first(self, loss: Loss) -> None:
         """A file cannot be written."""
         if not any(one.why for one in self._known if one is not loss and one.what == loss.what):
-            self._tell(f"{loss.gap().name} cannot be written: {loss.why} ({loss.path}); the step goes on")
+            self._tell(f"{loss.gap().name} cannot be written: {loss.why} ({loss.path}); the step continues")
 
 
 class Loss:
