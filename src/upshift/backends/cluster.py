@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any
 from upshift.backends.base import Ask, Capacity, Ended, Finding, Handle, Job, Offer, Sink, secrets_of
 from upshift.backends.jobs import (
     Batch,
-    Draft,
-    Drafted,
+    JobLaunch,
     Jobs,
+    Submission,
     Watched,
-    draft,
-    drafts,
     listed,
     needs_order,
     printed_of,
+    submission,
+    submissions,
 )
 from upshift.backends.scheduler import (
     Arrays,
@@ -83,16 +83,16 @@ class Submitter:
             self._room += batches
             self._jobs.changed.notify_all()
 
-    def batch(self, draft: Draft, known: Mapping[Handle, Watched] | None = None) -> Batch:
-        """What is submitted for a draft, and who is to hear of it: jobs that are known, or new ones."""
+    def batch(self, submission: Submission, known: Mapping[Handle, Watched] | None = None) -> Batch:
+        """What the scheduler is given for it, and who is to hear of that: jobs already known, or new ones."""
         watched = []
-        for number, part in draft.parts.items():
+        for number, part in submission.parts.items():
             name = part.launch.name
             one = (known or {}).get(name) or Watched(part.job, name)
             one.own = one.element = number
-            one.printed = printed_of(draft.launch.output, number)
+            one.printed = printed_of(submission.launch.output, number)
             watched.append(one)
-        return Batch(draft, self._cluster.render(draft.launch), watched)
+        return Batch(submission, self._cluster.render(submission.launch), watched)
 
     def run(self) -> None:
         """Submit until the jobs are let go of."""
@@ -117,9 +117,9 @@ class Submitter:
         if self._jobs.is_seen and needs_order(spec):
             key, order = sealed(own)
             own = {ORDER_FILE: f"{key} {self._jobs.place_of_order(batch.watched[0])}"}
-        environment = {**batch.draft.launch.environment, **own}
+        environment = {**batch.submission.launch.environment, **own}
         while not self._jobs.closed:
-            name = batch.draft.launch.name
+            name = batch.submission.launch.name
             try:
                 id = self._cluster.find([name]).get(name) if tries else None
                 if id is None:
@@ -173,13 +173,13 @@ class Submitter:
         least = len(wanted) // 2 if half and len(wanted) > 1 else len(wanted)
         if least == len(batch.watched):
             return batch
-        parts = {part.launch.name: part for part in batch.draft.parts.values()}
+        parts = {part.launch.name: part for part in batch.submission.parts.values()}
         known = {watched.handle: watched for watched in wanted}
         made = []
         for some in filter(None, (wanted[:least], wanted[least:])):
             assert self._arrays is not None  # there are several
             chosen = [parts[watched.handle] for watched in some]
-            made.append(self.batch(draft(self._jobs.root, chosen, self._arrays), known))
+            made.append(self.batch(submission(self._jobs.root, chosen, self._arrays), known))
         with self._jobs.changed:
             self._room[:0] = made[1:]
         return made[0] if made else None
@@ -257,25 +257,29 @@ class ClusterBackend:
 
     def scripts(self, jobs: Sequence[Job]) -> list[str]:
         """What the scheduler would be given."""
-        launches = [Drafted(job, self.launch_of(job, name_of(job.spec), sketch=True)) for job in jobs]
-        return [self._cluster.render(one.launch) for one in drafts(self._jobs.root, launches, self._arrays)]
+        launches = [JobLaunch(job, self.launch_of(job, name_of(job.spec), sketch=True)) for job in jobs]
+        return [
+            self._cluster.render(one.launch) for one in submissions(self._jobs.root, launches, self._arrays)
+        ]
 
     def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
         """Give jobs to the scheduler, on a thread."""
         answers: dict[int, Handle | BackendError] = {}
-        drafted = []
+        job_launches = []
         for number, job in enumerate(jobs):
             try:
-                drafted.append(Drafted(job, self.launch_of(job, name_of(job.spec))))
-                answers[number] = drafted[-1].launch.name
+                job_launches.append(JobLaunch(job, self.launch_of(job, name_of(job.spec))))
+                answers[number] = job_launches[-1].launch.name
             except UpshiftError as error:
                 answers[number] = BackendError(error.in_short, fix=error.fix)
         try:
-            batches = [self._submitter.batch(one) for one in drafts(self._jobs.root, drafted, self._arrays)]
+            batches = [
+                self._submitter.batch(one) for one in submissions(self._jobs.root, job_launches, self._arrays)
+            ]
         except (UpshiftError, NotNow) as error:
             refusal = BackendError(words_of(error), fix=getattr(error, "fix", None))
             return [answer if isinstance(answer, BackendError) else refusal for answer in answers.values()]
-        for one in drafted:
+        for one in job_launches:
             spec = one.job.spec
             self._jobs.store_of(spec).live.forget([(spec.task, spec.attempt)])
         self._submitter.add(batches)

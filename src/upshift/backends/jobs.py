@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Drafted:
+class JobLaunch:
     """A job, and how it is launched if it is one by itself."""
 
     job: Job
@@ -48,41 +48,41 @@ class Drafted:
 
 
 @attrs.frozen
-class Draft:
+class Submission:
     """What is submitted at once: a job by itself, or an array."""
 
     launch: Launch
-    parts: Mapping[int | None, Drafted]  # by element; that of no array is under None
+    parts: Mapping[int | None, JobLaunch]  # by element; that of no array is under None
     listed: ArrayList | None = None  # which is written before it is submitted
     path: str = ""  # of that list, relative to the store
 
 
-def drafts(store: str, jobs: Sequence[Drafted], arrays: Arrays | None) -> Iterator[Draft]:
+def submissions(store: str, jobs: Sequence[JobLaunch], arrays: Arrays | None) -> Iterator[Submission]:
     """Jobs as they are submitted: those that differ in their task alone are an array."""
-    alike: dict[tuple[object, ...], list[Drafted]] = {}
+    alike: dict[tuple[object, ...], list[JobLaunch]] = {}
     for one in jobs:
         alike.setdefault(_kind(one), []).append(one)
     for those in alike.values():
         if arrays is None or len(those) == 1 or (those[0].launch.granted.nodes or 1) > 1:
-            yield from (Draft(one.launch, {None: one}) for one in those)
+            yield from (Submission(one.launch, {None: one}) for one in those)
             continue
-        chunks: dict[int, list[Drafted]] = {}
+        chunks: dict[int, list[JobLaunch]] = {}
         for one in those:
             chunks.setdefault(one.index // arrays.largest, []).append(one)
         for chunk in chunks.values():
-            yield draft(store, chunk, arrays)
+            yield submission(store, chunk, arrays)
 
 
-def draft(store: str, jobs: Sequence[Drafted], arrays: Arrays) -> Draft:
+def submission(store: str, jobs: Sequence[JobLaunch], arrays: Arrays) -> Submission:
     """These jobs as an array, if they are several; elements have the numbers of their tasks, if they can."""
     if len(jobs) == 1:
-        return Draft(jobs[0].launch, {None: jobs[0]})
+        return Submission(jobs[0].launch, {None: jobs[0]})
     first = jobs[0]
     spec, launch = first.job.spec, first.launch
     in_order = sorted(jobs, key=lambda one: one.index)
     numbered = {n if arrays.dense else one.index % arrays.largest: one for n, one in enumerate(in_order)}
     specs = {number: os.path.basename(one.job.spec_path) for number, one in numbered.items()}
-    parts: dict[int | None, Drafted] = dict(numbered.items())
+    parts: dict[int | None, JobLaunch] = dict(numbered.items())
     said = f"{launch.name.rpartition('-')[2]}\0{sorted(specs.items())}"
     name = f"{_stem(first)}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
     path = os.path.join(os.path.dirname(first.job.spec_path), name)
@@ -95,7 +95,7 @@ def draft(store: str, jobs: Sequence[Drafted], arrays: Arrays) -> Draft:
         output=f"{os.path.join(store, path)}.out",
         elements=tuple(numbered),
     )
-    return Draft(launch, parts, ArrayList(arrays.share(launch), specs), path + ARRAY)
+    return Submission(launch, parts, ArrayList(arrays.share(launch), specs), path + ARRAY)
 
 
 def listed(folder: str) -> dict[str, list[tuple[str, int]]]:
@@ -111,7 +111,7 @@ def listed(folder: str) -> dict[str, list[tuple[str, int]]]:
     return found
 
 
-def _kind(one: Drafted) -> tuple[object, ...]:
+def _kind(one: JobLaunch) -> tuple[object, ...]:
     """What jobs have in common that may be one array."""
     spec, launch = one.job.spec, one.launch
     same = attrs.evolve(launch, name="", comment="", command=launch.command[:-1], output=None)
@@ -120,7 +120,7 @@ def _kind(one: Drafted) -> tuple[object, ...]:
     return (os.path.dirname(one.job.spec_path), alone, spec.attempt, repr(same), repr(secrets))
 
 
-def _stem(one: Drafted) -> str:
+def _stem(one: JobLaunch) -> str:
     """The name of a job without its digest and its task's number."""
     return one.launch.name.rpartition("-")[0].removesuffix(f"-{one.index}")
 
@@ -159,7 +159,7 @@ class Watched:
 class Batch:
     """What the scheduler is given at once."""
 
-    draft: Draft
+    submission: Submission
     script: str
     watched: list[Watched]
 
@@ -240,15 +240,15 @@ class Jobs:
             uploads = self.uploads_of(store)
             uploads.put_blobs(filter(None, {watched.spec.runtime for watched in batch.watched}))
             self._put_specs(store, batch)
-        elif batch.draft.listed is not None:
-            store.write_array(batch.draft.path, pack_array(batch.draft.listed))
+        elif batch.submission.listed is not None:
+            store.write_array(batch.submission.path, pack_array(batch.submission.listed))
 
     def _put_specs(self, store: Store, batch: Batch) -> None:
         """Have specs in the bucket, and before them all that they name; those of an array in its list.
 
         What is tried again has specs by itself: whoever keeps checkpoints looks for them.
         """
-        listed, texts = batch.draft.listed, dict[str, str]()
+        listed, texts = batch.submission.listed, dict[str, str]()
         together = listed is not None and batch.watched[0].spec.attempt == 1
 
         def put(path: str) -> None:
@@ -262,8 +262,8 @@ class Jobs:
         side_by_side(put, [watched.job.spec_path for watched in batch.watched])
         if listed is not None:
             whole = listed._replace(specs=dict(sorted(texts.items())))
-            if not store.put_array(batch.draft.path, whole):
-                raise _begun(batch.draft.path)
+            if not store.put_array(batch.submission.path, whole):
+                raise _begun(batch.submission.path)
 
     def place_of_order(self, watched: Watched) -> str:
         """Where its nodes find what nobody else may see; in a folder, each of several adds its number."""

@@ -12,7 +12,7 @@ import pytest
 
 from settings_kit import with_settings
 from upshift.backends.base import Job
-from upshift.backends.jobs import Drafted, drafts, listed
+from upshift.backends.jobs import JobLaunch, listed, submissions
 from upshift.backends.scheduler import Launch, name_of
 from upshift.model.spec import Code, EntryPoint, Hardware, TaskId, TaskSpec
 from upshift.runtime.storage.records import ArrayList, pack_array
@@ -34,7 +34,9 @@ class Arrays:
         raise NotImplementedError
 
 
-def drafted(store: Path, index: int | None, *, granted: Hardware | None = None, **fields: Any) -> Drafted:
+def job_launch(
+    store: Path, index: int | None, *, granted: Hardware | None = None, **fields: Any
+) -> JobLaunch:
     granted = granted or Hardware(nodes=1)
     spec = TaskSpec(
         task=TaskId(run="r", step="score", index=index),
@@ -47,35 +49,40 @@ def drafted(store: Path, index: int | None, *, granted: Hardware | None = None, 
     )
     path = f"runs/r/tasks/score/{index or 0}.{spec.attempt}.spec.json"
     name = name_of(spec)
-    return Drafted(
+    return JobLaunch(
         Job(spec=spec, spec_path=path),
         Launch(name=name, comment="", command=("python", str(store / path)), granted=granted, settings={}),
     )
 
 
 def test_tasks_of_a_step_are_an_array_whose_elements_have_their_numbers(tmp_path: Path) -> None:
-    (draft,) = drafts(str(tmp_path), [drafted(tmp_path, i) for i in (7, 2, 3)], Arrays())
-    assert draft.launch.elements == (2, 3, 7)
-    assert draft.launch.name.startswith("score-") and draft.launch.comment == "upshift r score, 3 tasks"
-    assert draft.listed is not None and draft.launch.command[-1] == str(tmp_path / draft.path)
-    open_store(str(tmp_path)).write_array(draft.path, pack_array(draft.listed))
+    (submission,) = submissions(str(tmp_path), [job_launch(tmp_path, i) for i in (7, 2, 3)], Arrays())
+    assert submission.launch.elements == (2, 3, 7)
+    assert (
+        submission.launch.name.startswith("score-")
+        and submission.launch.comment == "upshift r score, 3 tasks"
+    )
+    assert submission.listed is not None and submission.launch.command[-1] == str(tmp_path / submission.path)
+    open_store(str(tmp_path)).write_array(submission.path, pack_array(submission.listed))
     assert listed(str(tmp_path / "runs/r/tasks/score")) == {
-        f"{i}.1.spec.json": [(draft.launch.name, i)] for i in (2, 3, 7)
+        f"{i}.1.spec.json": [(submission.launch.name, i)] for i in (2, 3, 7)
     }
 
 
 def test_elements_are_numbered_without_a_gap_where_a_scheduler_wants_that(tmp_path: Path) -> None:
     arrays = Arrays()
     arrays.dense = True
-    (draft,) = drafts(str(tmp_path), [drafted(tmp_path, i) for i in (7, 2, 3)], arrays)
-    assert draft.launch.elements == (0, 1, 2)
-    assert {number: part.index for number, part in draft.parts.items()} == {0: 2, 1: 3, 2: 7}
+    (submission,) = submissions(str(tmp_path), [job_launch(tmp_path, i) for i in (7, 2, 3)], arrays)
+    assert submission.launch.elements == (0, 1, 2)
+    assert {number: part.index for number, part in submission.parts.items()} == {0: 2, 1: 3, 2: 7}
 
 
 def test_an_array_has_no_element_beyond_the_largest_that_a_site_takes(tmp_path: Path) -> None:
-    found = list(drafts(str(tmp_path), [drafted(tmp_path, i) for i in (5, 98, 105, 107, 350)], Arrays()))
-    assert [draft.launch.elements for draft in found] == [(5, 98), (5, 7), ()]
-    assert len({draft.launch.name for draft in found}) == 3
+    found = list(
+        submissions(str(tmp_path), [job_launch(tmp_path, i) for i in (5, 98, 105, 107, 350)], Arrays())
+    )
+    assert [submission.launch.elements for submission in found] == [(5, 98), (5, 7), ()]
+    assert len({submission.launch.name for submission in found}) == 3
 
 
 @pytest.mark.parametrize(
@@ -89,18 +96,20 @@ def test_an_array_has_no_element_beyond_the_largest_that_a_site_takes(tmp_path: 
 def test_what_differs_in_more_than_its_task_is_submitted_by_itself(
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
-    found = list(drafts(str(tmp_path), [drafted(tmp_path, 1), drafted(tmp_path, 2, **other)], Arrays()))
-    assert [draft.launch.elements for draft in found] == [(), ()]
+    found = list(
+        submissions(str(tmp_path), [job_launch(tmp_path, 1), job_launch(tmp_path, 2, **other)], Arrays())
+    )
+    assert [submission.launch.elements for submission in found] == [(), ()]
 
 
 def test_jobs_of_several_nodes_and_those_of_a_scheduler_without_arrays_are_submitted_one_by_one(
     tmp_path: Path,
 ) -> None:
     two = Hardware(nodes=2)
-    several = [drafted(tmp_path, i, granted=two) for i in range(3)]
-    assert [d.launch.elements for d in drafts(str(tmp_path), several, Arrays())] == [()] * 3
-    alone = [attrs.evolve(drafted(tmp_path, i)) for i in range(3)]
-    assert [d.launch.elements for d in drafts(str(tmp_path), alone, None)] == [()] * 3
+    several = [job_launch(tmp_path, i, granted=two) for i in range(3)]
+    assert [d.launch.elements for d in submissions(str(tmp_path), several, Arrays())] == [()] * 3
+    alone = [attrs.evolve(job_launch(tmp_path, i)) for i in range(3)]
+    assert [d.launch.elements for d in submissions(str(tmp_path), alone, None)] == [()] * 3
 
 
 def test_an_element_begins_with_its_own_task_and_goes_on_with_what_nobody_has_claimed(tmp_path: Path) -> None:
