@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 
 from upshift.code.runtime_package import VENDORED, Watched, module_files, packed, upshift_files
 from upshift.errors import MissingExtra
-from upshift.runtime.storage.memo import signature_of
+from upshift.runtime.storage.files import signature_of
 
 if TYPE_CHECKING:
     from upshift.runtime.storage.store import Store

@@ -20,12 +20,13 @@ import attrs
 
 from upshift._version import __version__
 from upshift.code.gitignore import IgnoreFile
+from upshift.code.memo import Memo, now
 from upshift.errors import UsageError
 from upshift.model.home import home
 from upshift.model.settings.secrets import is_secret_file
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.codec import decode, encode
-from upshift.runtime.storage.memo import Memo, Signature, now, signature, signature_of
+from upshift.runtime.storage.files import Signature, signature, signature_of
 
 if TYPE_CHECKING:
     from upshift.runtime.storage.store import Store

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Union
 import upshift
 from upshift._version import __version__
 from upshift.code import bootstrap as program
+from upshift.code.memo import Memo, now
 from upshift.errors import StoreError
-from upshift.runtime.storage.memo import Memo, Signature, now, signature_of
+from upshift.runtime.storage.files import Signature, signature_of
 
 if TYPE_CHECKING:
     import ast

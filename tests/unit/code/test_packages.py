@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from upshift.code import packages
+from upshift.code import memo, packages
 from upshift.code.packages import Package, PackagePart, make_package, preview_package
 from upshift.errors import BlobMissing, StoreError, StoreUnavailable, UsageError
 from upshift.model.settings.secrets import is_secret_file
-from upshift.runtime.storage import memo, unpacking
+from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.storage.unpacking import unpack
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from nvml import FakeNvml
+from upshift.code import memo
 from upshift.code import runtime_package as runtime
 from upshift.code.runtime_package import runtime_blob
 from upshift.errors import StoreError
 from upshift.model.spec import Code, EntryPoint, TaskId, TaskSpec
-from upshift.runtime.storage import memo
 from upshift.runtime.storage.artifacts import load, save
 from upshift.runtime.storage.store import Store, open_store
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from upshift.code.memo import Memo, now
 from upshift.model.configuration import Configuration
 from upshift.model.home import home, make_folder
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.stores.lease import Lease
 from upshift.runtime.storage import scratch
-from upshift.runtime.storage.memo import Memo, now
 from upshift.runtime.storage.store import open_store
 
 

@@ -16,10 +16,11 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
+from upshift.code.memo import Memo, now
 from upshift.errors import MissingExtra, SettingsError
 from upshift.model.checks import small_text
 from upshift.model.settings.secrets import secret_in
-from upshift.runtime.storage.memo import Memo, now, signature_of
+from upshift.runtime.storage.files import signature_of
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -92,8 +92,7 @@ class Uploads:
     def _put_one(self, hexadecimal: str, *, needed: bool) -> None:
         digests = [f"{name}:{hexadecimal}" for name in _ALGORITHMS]
         for digest in digests:
-            name, rest = split(digest)
-            path = f"{self._store.address}/blobs/{name}/{rest[:2]}/{rest[2:]}"
+            path = f"{self._store.address}/{blob_key(digest)}"
             with contextlib.suppress(FileNotFoundError):
                 size = os.stat(path).st_size
                 if size < _LOOKED_FOR or self._size_of(digest) != size:

@@ -26,7 +26,7 @@ from upshift.runtime.storage.files import (
     temporary,
     write_all,
 )
-from upshift.runtime.storage.replica import Replica
+from upshift.runtime.storage.replica import Replica, blob_key
 from upshift.runtime.storage.seal import Seal
 
 _LARGE = 4 << 20
@@ -66,8 +66,7 @@ class Blobs:
 
     def path(self, digest: str) -> str:
         """Where the blob of this digest is, or would be."""
-        name, hexadecimal = split(digest)
-        return f"{self._root}/blobs/{name}/{hexadecimal[:2]}/{hexadecimal[2:]}"
+        return f"{self._root}/{blob_key(digest)}"
 
     def local(self, digest: str) -> str:
         """Where the blob is; one that is only in the bucket is brought from there."""

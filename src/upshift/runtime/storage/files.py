@@ -31,6 +31,8 @@ _FIXES = {
     errno.EMFILE: "Raise the limit on open files (`ulimit -n`).",
 }
 _Seen = TypeVar("_Seen")
+Signature = tuple[int, int, int, int]
+"""Size, time of the last change of content and of status (nanoseconds), inode."""
 _ATTEMPTS = 5
 _PIECE = 1 << 30
 _CHUNK = 1 << 20
@@ -252,3 +254,16 @@ def stale(folder: str, older: float) -> Iterator[tuple[str, int]]:
             # Not its modification time: that of a blob about to be put in place is a stamp.
             if status.st_ctime <= limit:
                 yield entry.path, status.st_size
+
+
+def signature(status: os.stat_result) -> Signature:
+    """What changes when the file does, or the folder's list of entries."""
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def signature_of(path: str) -> Signature | None:
+    """The signature of a file or folder as it is now, or None where there is none."""
+    try:
+        return signature(os.stat(path, follow_symlinks=False))
+    except OSError:
+        return None

@@ -25,14 +25,13 @@ from upshift.runtime.storage.objects.azure_credentials import (
 from upshift.runtime.storage.objects.base import Meta, Version
 from upshift.runtime.storage.objects.connections import Connections
 from upshift.runtime.storage.objects.remote import RemoteObjects, side_by_side
-from upshift.runtime.storage.objects.sums import Md5, Sum
+from upshift.runtime.storage.objects.sums import Md5, Sum, md5_of
 from upshift.runtime.storage.objects.transport import (
     Answer,
     FailedRequest,
     Request,
     Transport,
     clock_differs,
-    md5_of,
     server_at,
 )
 from upshift.runtime.storage.objects.wallet import Token, Wallet

@@ -30,15 +30,8 @@ from upshift.runtime.storage.objects.base import Version
 from upshift.runtime.storage.objects.connections import Connections
 from upshift.runtime.storage.objects.remote import PART
 from upshift.runtime.storage.objects.s3 import S3Objects
-from upshift.runtime.storage.objects.sums import Md5, Sum
-from upshift.runtime.storage.objects.transport import (
-    Answer,
-    FailedRequest,
-    Request,
-    Transport,
-    md5_of,
-    server_at,
-)
+from upshift.runtime.storage.objects.sums import Md5, Sum, md5_of
+from upshift.runtime.storage.objects.transport import Answer, FailedRequest, Request, Transport, server_at
 from upshift.runtime.storage.objects.wallet import NO_MACHINE, Issuer, Provider, Token, Wallet, ask
 
 _GOOGLE = "https://storage.googleapis.com"

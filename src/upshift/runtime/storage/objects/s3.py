@@ -25,7 +25,7 @@ from upshift.runtime.storage.objects.aws_credentials import AwsWallet, Credentia
 from upshift.runtime.storage.objects.base import Meta, UnfinishedUpload, Version, checked, seconds
 from upshift.runtime.storage.objects.connections import Connections
 from upshift.runtime.storage.objects.remote import PART, RemoteObjects, side_by_side
-from upshift.runtime.storage.objects.sums import Crc, Sum
+from upshift.runtime.storage.objects.sums import Crc, Sum, md5_of
 from upshift.runtime.storage.objects.transport import (
     Answer,
     Cut,
@@ -33,7 +33,6 @@ from upshift.runtime.storage.objects.transport import (
     Request,
     Transport,
     clock_differs,
-    md5_of,
     server_at,
 )
 from upshift.runtime.storage.objects.wallet import Wallet

@@ -84,6 +84,11 @@ class Md5:
         return self.value == other.value
 
 
+def md5_of(views: Iterable[memoryview]) -> bytes:
+    """The MD5 of buffers, one after the other: what servers compare a body with."""
+    return Md5().of(views).value
+
+
 def crc_of_both(first: int, second: int, size: int) -> int:
     """The CRC-32 of two contents, one after the other, of which the second has ``size`` bytes."""
     return _times(_shift(size), first) ^ second

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
-import hashlib
 import http.client
 import random
 import re
@@ -342,14 +341,6 @@ def clock_differs(skew: float | None, said: str) -> tuple[str, str, str]:
         why = f"The object store's clock is {abs(skew):,.0f} s {ahead}; it allows 15 minutes."
     told = "this machine's clock differs from that of the object store"
     return told, why, "Set the clock: timedatectl set-ntp true"
-
-
-def md5_of(views: Sequence[memoryview]) -> bytes:
-    """The MD5 of buffers, one after the other: what servers compare a body with."""
-    hasher = hashlib.md5(usedforsecurity=False)
-    for view in views:
-        hasher.update(view)
-    return hasher.digest()
 
 
 def _plain(content: bytes) -> ElementTree.Element:

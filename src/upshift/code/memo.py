@@ -5,33 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from upshift.model.home import home, make_folder
-from upshift.runtime.storage.files import replacing
+from upshift.runtime.storage.files import Signature, replacing, signature_of
 
 SETTLED = 2 * 10**9
 """Nanoseconds. Two changes within the clock tick of a file system (2 s at most, on FAT) look like one,
 so that an answer is kept only if the last change is older than that."""
-
-Signature = tuple[int, int, int, int]
-"""Size, time of the last change of content and of status (nanoseconds), inode."""
-
-
-def signature(status: os.stat_result) -> Signature:
-    """What changes when the file does, or the folder's list of entries."""
-    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-
-
-def signature_of(path: str) -> Signature | None:
-    """The signature of a file or folder as it is now, or None where there is none."""
-    try:
-        return signature(os.stat(path, follow_symlinks=False))
-    except OSError:
-        return None
 
 
 class Memo:
