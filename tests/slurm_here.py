@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -76,6 +77,36 @@ class SlurmHere:
         while not own.exists() or not own.read_text().strip():
             time.sleep(0.05)
         own.rename(self.folder / f"{name}.pid")
+
+    def turn_off(self, node: str) -> None:
+        """Kill all that runs on a node at once, as where a machine loses its power."""
+        here = {f"SLURM_CONF={self.folder}/slurm.conf", f"SLURMD_NODENAME={node}"}
+        jobs = [pid for pid, variables in _environments() if here <= variables]
+        daemons = {parent for pid in jobs if _name_of(parent := _parent_of(pid)) == "slurmstepd"}
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # none sees another one die
+            for pid in (*jobs, *daemons, self.daemon(f"slurmd-{node}")):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+
+def _environments() -> Iterator[tuple[int, set[str]]]:
+    """The processes of this machine, with the variables that each was started with."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                yield int(entry.name), set((entry / "environ").read_text(errors="replace").split("\0"))
+
+
+def _parent_of(pid: int) -> int:
+    """Its parent; 1 where it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 1
+
+
+def _name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def slurm_here() -> SlurmHere:
