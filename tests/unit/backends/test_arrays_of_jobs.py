@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -16,7 +17,7 @@ from upshift.backends.jobs import JobLaunch, listed, submissions
 from upshift.backends.scheduler import Launch, name_of
 from upshift.model.spec import Code, EntryPoint, Hardware, TaskId, TaskSpec
 from upshift.runtime.storage.records import ArrayList, pack_array
-from upshift.runtime.storage.store import open_store
+from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.serving import array
 from upshift.runtime.supervisor.serving.array import Element
 
@@ -148,6 +149,69 @@ def test_an_element_that_has_had_its_time_leaves_the_rest_to_others(tmp_path: Pa
     one = Element(store, path, 0)
     assert one.claim() is not None
     assert one.claim() is None
+
+
+class Bucket:
+    """A store in a bucket as elements use it, which counts what they ask of it."""
+
+    direct = True
+
+    def __init__(self, tasks: int) -> None:
+        self._list = pack_array(ArrayList(1000.0, {n: f"{n}.1.spec.json" for n in range(tasks)}))
+        self.there: set[str] = set()
+        self.asked = 0
+
+    def read_array(self, relative: str) -> bytes:
+        self.asked += 1
+        return self._list
+
+    def names_beside(self, relative: str) -> list[str]:
+        self.asked += 1
+        return list(self.there)
+
+    def claim_spec(self, relative: str, *, by: str) -> bool:
+        self.asked += 1
+        claim = relative.rpartition("/")[2].replace("spec.json", "claim")
+        is_first = claim not in self.there
+        self.there.add(claim)
+        return is_first
+
+    def end(self, relative: str) -> None:
+        """Somebody has run a task: its result, and its bulletin, which is read."""
+        self.asked += 3
+        self.there.add(relative.rpartition("/")[2].replace("spec.json", "result.json"))
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 40, 100])
+@pytest.mark.parametrize("at_once", [1, 5, 1000])
+def test_each_task_of_an_array_in_a_bucket_takes_six_requests_whoever_comes_first(
+    tasks: int, at_once: int
+) -> None:
+    for seed in range(8):
+        chance, bucket, run = random.Random(seed), Bucket(tasks), list[str]()
+        waiting = list(range(tasks))
+        work: dict[Element, str | None] = {}
+        while work or waiting:
+            while waiting and len(work) < at_once:
+                work[Element(cast(Store, bucket), "runs/r/tasks/score/score.array", waiting.pop(0))] = None
+            element = chance.choice(list(work))
+            done = work[element]
+            if done is not None:
+                bucket.end(done)
+            work[element] = element.claim()
+            if (begun := work[element]) is None:
+                del work[element]
+            else:
+                run.append(begun)
+        assert sorted(run) == sorted(f"runs/r/tasks/score/{n}.1.spec.json" for n in range(tasks))
+        assert bucket.asked <= 6 * tasks
+
+
+def test_few_elements_share_what_is_left_of_an_array_in_a_bucket() -> None:
+    bucket = Bucket(400)
+    element = Element(cast(Store, bucket), "runs/r/tasks/score/score.array", 0)
+    taken = list(iter(element.claim, None))
+    assert len(taken) == 1 + 12  # of 32 that look, each takes so many, or its share of the time
 
 
 def test_a_claim_says_which_element_made_it() -> None:

@@ -192,10 +192,11 @@ def with_folder(path: str, operation: Callable[[], None], *, power: bool) -> Non
         try:
             operation()
             break
-        except FileNotFoundError:  # or gc has just removed the folder, since it was empty
+        except FileNotFoundError:  # or somebody has just removed the folder, since it was empty
             if not attempt:
                 raise
-            made += make_folder(folder)
+            with contextlib.suppress(FileNotFoundError):  # and one above it at this very moment
+                made += make_folder(folder)
     if power:
         for parent in (folder, *made):
             sync_folder(parent)

@@ -10,8 +10,9 @@ import attrs
 import pytest
 
 from upshift.errors import ConfigError, StoreError
+from upshift.model import home
 from upshift.model.spec import Artifact, Code, EntryPoint, Failure, TaskId, TaskResult, TaskSpec
-from upshift.runtime.storage.records import pack_result
+from upshift.runtime.storage.records import Records, pack_result
 from upshift.runtime.storage.store import Store, open_store
 
 TASK = TaskId(run="r1", step="train", index=3)
@@ -174,3 +175,22 @@ def test_an_address_may_be_a_file_url_or_start_with_a_tilde(
     assert open_store("~/s").address == str(tmp_path / "s")
     monkeypatch.chdir(tmp_path)
     assert open_store("s").root == tmp_path / "s"
+
+
+def test_a_record_is_written_though_others_remove_its_folders_while_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(str(tmp_path), power=False)
+    records.write("runs/r/other.json", b"{}")
+    made, tries = home.make_folder, list[Path]()
+
+    def make(folder: Path) -> None:
+        tries.append(folder)
+        if len(tries) == 1:  # as where one above it is removed at this very moment
+            raise FileNotFoundError(folder)
+        made(folder)
+
+    monkeypatch.setattr(home, "make_folder", make)
+    records.write("runs/r/tasks/train/0.1.claim", b"somebody")
+    assert records.read("runs/r/tasks/train/0.1.claim") == b"somebody"
+    assert len(tries) == 2
