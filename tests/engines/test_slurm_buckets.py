@@ -170,6 +170,37 @@ def test_a_run_whose_engine_was_killed_is_finished_by_another_machine(
     whole(store)
 
 
+def test_another_machine_shows_what_a_step_prints_though_its_engine_is_dead(
+    project: Project, second: Project, store: str, tmp_path: Path
+) -> None:
+    more = tmp_path / "more"
+    project.write(f"""
+        import os, time
+
+        @step(cache=False)
+        def wait() -> None:
+            for path in ({str(more)!r}, {str(tmp_path / "go")!r}):
+                print("it waits for", os.path.basename(path), flush=True)
+                while not os.path.exists(path):
+                    time.sleep(0.05)
+
+        @pipeline
+        def example():
+            wait()
+    """)
+    engine = project.start("run", "pipeline.py", "--on", "cluster")
+    until_printed(project, "it waits for more")
+    run = project.show()["id"]
+    until_printed(second, "it waits for more", run)
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.communicate()
+    more.touch()
+    until_printed(second, "it waits for go", run)
+    (tmp_path / "go").touch()
+    second.upshift("resume", run)
+    whole(store)
+
+
 def test_a_run_is_cancelled_while_its_step_is_on_a_node(project: Project, store: str, tmp_path: Path) -> None:
     project.write(WAITING)
     engine = project.start("run", "pipeline.py", "--on", "cluster", "-p", f"until={tmp_path / 'never'}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,25 @@ def test_a_killed_engine_leaves_a_run_that_resumes_where_it_was(project: Project
     assert run.status == "completed"
     assert run.output == 42
     assert times(project, "first.log") == 1
+
+
+def test_for_how_long_an_engine_on_another_machine_was_not_heard_of_is_shown(project: Project) -> None:
+    process, step = start(project)
+    process.kill()
+    process.communicate(timeout=30)
+    run = project.show()["id"]
+    (record,) = Path(project.home, "store", "leases", run).iterdir()
+    about = {**json.loads(record.read_text()), "host": "node7", "boot": "b7", "machine": "m7"}
+    record.write_text(json.dumps(about))
+    assert project.show()["status"] == "running"
+    assert "no word" not in project.upshift("show", run).out + project.upshift("runs").text
+    heard = time.time() - 200
+    os.utime(record, (heard, heard))
+    assert project.show()["status"] == "running"
+    assert "engine   no word from it for 3 min " in project.upshift("show", run).out
+    assert f"{run}: no word from its engine for 3 min " in project.upshift("runs").err
+    signal.pidfd_send_signal(step, signal.SIGKILL)
+    assert ended(step)
 
 
 def test_a_step_that_outlives_its_engine_is_shown_to_run_and_waited_for(project: Project) -> None:

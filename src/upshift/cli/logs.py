@@ -87,12 +87,24 @@ def logs(
             _Follower(one, [s.name for s in steps], index, attempt, merged, rank, watch).follow()
         one = found(one.id)
     else:
+        if one.interrupted or one.status == "running":
+            _bring(one)
         for name, path in log_files(one, steps, index, attempt, rank):
             merged.copy(name, path)
     _tell_of_gaps(one, steps, index, attempt, rank)
     _tell_of_failures(one, steps, index, attempt, rank)
     if attempt is None and not follows:
         _tell_of_others(one, [task for s in steps for task in s.tasks if index in (None, task.index)])
+
+
+def _bring(run: Run) -> None:
+    """Have here what nodes of a run of another machine have told of their logs by now."""
+    news = elsewhere(open_store(run.row.store), run.id)
+    if news is None:
+        return
+    news.hear(now=True)
+    if news.problem is not None:
+        echo(f"{news.problem.what}: {news.problem.why or 'it does not answer'}; shown as it was", err=True)
 
 
 def _tell_of_gaps(

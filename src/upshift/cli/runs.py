@@ -88,10 +88,15 @@ def runs(
     if as_json:
         _print_json(rows, found)
         return
+    from upshift.report.human import duration
     from upshift.report.terminal.layout import Page
     from upshift.report.terminal.tables import runs_table
+    from upshift.runs.stores.lease import silent_for
 
     echo(runs_table(rows, page=Page.of_stdout(), more=_columns(rows, found)))
+    for row in rows:
+        if row.status == "running" and (silent := silent_for(row.id, row.store)) is not None:
+            echo(f"{row.id}: no word from its engine for {duration(silent)}", err=True)
     if more:
         which = "first" if sort else "newest"
         echo(f"These are the {which} {shown}; there are more: --limit N", err=True)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from upshift.errors import LeaseLost, RunOwned
 from upshift.runs.stores import lease as leases_of_runs
-from upshift.runs.stores.lease import EXPIRY, Lease, Time, ask_to_cancel, held, leases, owner
+from upshift.runs.stores.lease import EXPIRY, Lease, Time, ask_to_cancel, held, leases, owner, silent_for
 
 HOLD = (
     "import sys; from upshift.runs.stores.lease import Lease; lease = Lease('r1', sys.argv[1]); "
@@ -137,6 +138,19 @@ def test_where_a_file_system_has_no_locks_signs_of_life_count(store: str) -> Non
 def test_after_some_minutes_nobody_has_to_watch(store: str) -> None:
     os.utime(elsewhere(store), (1, 1))
     assert not held("r1", store)
+
+
+def test_it_is_known_for_how_long_an_engine_on_another_machine_has_not_been_heard_of(store: str) -> None:
+    assert silent_for("r1", store) is None
+    record = elsewhere(store)
+    assert silent_for("r1", store) is None
+    heard = time.time() - 45
+    os.utime(record, (heard, heard))
+    silent = silent_for("r1", store)
+    assert silent is not None and silent >= 44
+    assert held("r1", store)
+    with Lease("r1", store, time=Observer()):
+        assert silent_for("r1", store) is None
 
 
 def test_of_two_that_take_over_at_once_one_has_the_run(store: str) -> None:

@@ -20,6 +20,7 @@ from upshift.report.terminal.layout import (
     wrap,
 )
 from upshift.runs.catalog.rows import Detached
+from upshift.runs.stores.lease import silent_for
 
 if TYPE_CHECKING:
     from upshift.runs.catalog.rows import RunRow
@@ -144,6 +145,9 @@ def _header(run: Run, page: Page) -> str:
         where = f"a process of {engine.host}" if engine.target is None else f"a job of {engine.target}"
         lost = f"lost: {engine.lost}" if engine.lost else f"{where}, {engine.name}"
         facts["engine"] = f"{lost}; upshift logs {run.id} --engine"
+    if status == "running" and (silent := silent_for(run.id, run.row.store)) is not None:
+        known = facts.get("engine")
+        facts["engine"] = f"no word from it for {duration(silent)}" + (f"; {known}" if known else "")
     if run.status == "cancelled":
         facts["next"] = f"upshift resume {run.id} continues from the last completed step" + _still(run)
     title = f"run {run.id} · {run.pipeline} · {page.paint(status, STATUS_STYLES.get(status))}"

@@ -324,6 +324,26 @@ def _held_in_bucket(run: str, store: str) -> bool:
     return time.time() - record.get("at", 0.0) < _LONG_AGO if lives is None else lives
 
 
+def silent_for(run: str, store: str) -> float | None:
+    """Seconds since an engine on another machine has shown that it lives, by the clocks of both.
+
+    None: it has done so within :data:`EXPIRY`, or that is no question: it is on this machine, or nobody has
+    the run.
+    """
+    folder, heard = _folder(run, store), None
+    with contextlib.suppress(OSError, StoreUnavailable):
+        numbers = _numbers(folder)
+        found = _look(f"{folder}/{max(numbers)}") if numbers else None
+        replica = replica_at(store)
+        if found is not None:
+            heard = found.version[1] / 1e9 if found.lives is None else None
+        elif replica is not None:
+            record = bucket_lease.owner_of(run, replica.objects)
+            heard = record.get("at") if bucket_lease.seen_to_live(record) is None else None
+    silent = 0.0 if heard is None else time.time() - heard
+    return silent if silent > EXPIRY else None
+
+
 def owner(run: str, store: str) -> Mapping[str, Any]:
     """What the engine that has the lease of a run has written of itself; nothing where nobody has it."""
     folder = _folder(run, store)
