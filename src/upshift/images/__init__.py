@@ -7,7 +7,7 @@
     registry or engine ── parents ────────┘                                          │
                                                   containers: a Dockerfile, Debian packages
 
-Nothing is built, and nothing downloaded, before the checks have said yes. ``base`` has the forms,
-``preparing`` walks this picture, ``registries`` speaks to image registries, ``uv`` resolves and installs,
-``kept`` knows what was built.
+Nothing is built or downloaded before the checks have passed. ``base`` has the records, ``preparing`` walks
+this picture, ``registries`` speaks to image registries, ``uv`` resolves and installs, ``built`` lists images,
+``environments`` makes environments for steps without an image.
 """
