@@ -308,9 +308,8 @@ def _laid_out(
     params: Mapping[str, Any],
 ) -> Exported:
     """Put code, engine and order somewhere, and say how tasks start that find them in the run's store."""
-    from upshift.code.engine_package import engine_package
     from upshift.code.packages import make_package
-    from upshift.code.runtime_package import bootstrap
+    from upshift.code.runtime_package import bootstrap, engine_package
 
     store = found.store
     package = code.package or make_package(Path(code.project), put, exclude=secret_files(code.project)).digest

@@ -2,7 +2,7 @@
 
 ::
 
-    here:   its package (:mod:`upshift.code.engine_package`) and its order into the store; images are made
+    here:   its package (:mod:`upshift.code.runtime_package`) and its order into the store; images are made
     there:  bootstrap ─► package ─► order ─► the run
 
 Such an engine reaches its own cluster, and runs steps of the target ``local`` beside itself.
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from upshift.code.engine_package import engine_package
-from upshift.code.runtime_package import bootstrap
+from upshift.code.runtime_package import bootstrap, engine_package
 from upshift.engine.images import MadeImage, StepImages
 from upshift.errors import NotFound, RequestRefused
 from upshift.model.spec.codec import from_json

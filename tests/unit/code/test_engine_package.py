@@ -11,9 +11,8 @@ import pytest
 from test_bootstrap import started
 from test_runtime_package import VERSIONS, interpreter
 
-from upshift.code import engine_package as package
-from upshift.code.engine_package import engine_package
-from upshift.code.runtime_package import bootstrap, runtime_blob
+from upshift.code import runtime_package as package
+from upshift.code.runtime_package import bootstrap, engine_package, runtime_blob
 from upshift.errors import MissingExtra
 from upshift.runtime.storage.replica import blob_key
 from upshift.runtime.storage.store import Store, open_store
