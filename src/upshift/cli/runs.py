@@ -90,7 +90,7 @@ def runs(
         return
     from upshift.report.human import duration
     from upshift.report.terminal.layout import Page
-    from upshift.report.terminal.tables import runs_table
+    from upshift.report.terminal.runs import runs_table
     from upshift.runs.stores.lease import silent_for
 
     echo(runs_table(rows, page=Page.of_stdout(), more=_columns(rows, found)))
@@ -177,15 +177,12 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
         echo(json.dumps(shown, indent=2))
         return
     from upshift.report.terminal.layout import Page
+    from upshift.report.terminal.show import show_run, show_task, tasks_table
 
     page = Page.of_stdout()
     if step is None:
-        from upshift.report.terminal.tables import show_run
-
         echo(show_run(found, page=page, tasks=tasks or sort is not None, sort=sort, stacks=stacks))
         return
-    from upshift.report.terminal.steps_table import show_task, tasks_table
-
     (chosen,), index = selection.selected(found, step)
     if chosen.mapped and index is None:
         echo(tasks_table(chosen, page, sort=sort))

@@ -31,7 +31,7 @@ from upshift.model.spec.hardware import Device, Hardware
 from upshift.report.html.page import report_page
 from upshift.report.progress import ImageChange
 from upshift.report.terminal.layout import Page
-from upshift.report.terminal.tables import show_run
+from upshift.report.terminal.show import show_run
 from upshift.report.views.plan import Plan, plan_as_json
 
 PARENT = "python:3.11-slim"

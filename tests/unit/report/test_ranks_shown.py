@@ -20,7 +20,7 @@ from upshift.report.human import elsewhere, many, on_rank
 from upshift.report.progress import TaskChange
 from upshift.report.terminal.compare import compared, compared_json
 from upshift.report.terminal.plain import PlainProgress
-from upshift.report.terminal.tables import show_run
+from upshift.report.terminal.show import show_run
 from upshift.report.views.attempts import notable
 from upshift.report.views.records import brief
 from upshift.report.views.run import run_view

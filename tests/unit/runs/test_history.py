@@ -26,7 +26,7 @@ from upshift.model.spec import (
     encode,
     to_json,
 )
-from upshift.report.terminal.tables import show_run
+from upshift.report.terminal.show import show_run
 from upshift.runs.catalog import rebuild
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import open_catalog

@@ -13,7 +13,8 @@ from recorder import LONG, STARTED, Recorder
 from upshift.model.spec import Failure, TaskId
 from upshift.model.spec.task import UNCACHED
 from upshift.report.terminal.layout import Page, cells
-from upshift.report.terminal.tables import runs_table, show_run, summary
+from upshift.report.terminal.runs import runs_table
+from upshift.report.terminal.show import show_run, steps_table
 from upshift.runs.catalog.rows import RunRow, TaskRow
 from upshift.runs.history.as_json import run_as_json
 from upshift.runtime.storage.artifacts import save
@@ -37,7 +38,7 @@ def test_a_run_has_a_header(recorder: Recorder) -> None:
 def test_each_step_shows_the_four_records_side_by_side(recorder: Recorder) -> None:
     run = recorder.run()
     recorder.task("load", seconds=0.31, cpus=0.93)
-    lines = summary(run).splitlines()
+    lines = steps_table(run, Page()).splitlines()
     assert lines[0].split() == ["step", "status", "time", "asked", "granted", "seen", "used"]
     assert lines[2].split() == [
         "load",
@@ -64,7 +65,7 @@ def test_a_mapped_step_is_one_row_with_counts_and_ranges(recorder: Recorder) -> 
     run = recorder.run()
     for index in range(12):
         recorder.task("train", index, seconds=1.1 + index / 5, cpus=1 + index / 20, why="`normalize` changed")
-    lines = [line for line in summary(run).splitlines() if "train" in line or "changed" in line]
+    lines = [line for line in steps_table(run, Page()).splitlines() if "train" in line or "changed" in line]
     assert lines[0].startswith("train ×12  ")
     assert "1.10–3.30 s" in lines[0]
     assert lines[0].endswith("1–1.55 CPU mean")
@@ -82,7 +83,7 @@ def test_tasks_shows_each_task_of_a_mapped_step(recorder: Recorder) -> None:
 def test_a_grant_below_the_request_is_marked_and_explained(recorder: Recorder) -> None:
     run = recorder.run()
     recorder.task("train", 0)
-    text = summary(run)
+    text = steps_table(run, Page())
     assert "1 × GPU  no GPU !" in text
     assert text.splitlines()[-1] == "! less than was asked for"
 
@@ -94,7 +95,7 @@ def test_a_reused_task_shows_why_and_the_records_of_the_original(recorder: Recor
     recorder.id = "20261121-bbbb"
     run = recorder.run(id=recorder.id)
     recorder.reused("load", original, "same as in run 20261121-aaaa")
-    text = summary(run)
+    text = steps_table(run, Page())
     assert "load            " in text
     assert "reused" in text
     assert "0.5 CPU mean" in text
@@ -238,7 +239,7 @@ def test_colours_change_nothing_but_the_colours(recorder: Recorder) -> None:
 
 
 def test_a_run_that_has_not_begun_shows_its_steps(recorder: Recorder) -> None:
-    text = summary(recorder.run(status="running", ended=None))
+    text = steps_table(recorder.run(status="running", ended=None), Page())
     assert [line.split()[:2] for line in text.splitlines()[2:5]] == [
         ["load", "pending"],
         ["train", "pending"],

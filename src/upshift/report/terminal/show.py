@@ -1,7 +1,7 @@
-"""The steps of a run with their four records side by side.
+"""One run, or one of its tasks, as text: ``upshift show``.
 
 Each step is a block. On its left: name, status and time, and below them why its tasks ran or were
-reused. On its right the records, one line for each kind of hardware, so that asked, granted, seen
+reused. On its right the four records, one line for each kind of hardware, so that asked, granted, seen
 and used of the same thing stand in one line. Where the page is too narrow for that, they stand below
 each other.
 """
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.model.plain import words
-from upshift.report.human import DASH, TIMES, count, span
+from upshift.report.human import DASH, TIMES, ago, count, duration, moment, span
+from upshift.report.terminal import outcome
 from upshift.report.terminal.compare import sheet, title
 from upshift.report.terminal.layout import (
     GAP,
@@ -33,6 +34,8 @@ from upshift.report.views.comparing import Row, compare, rows_of_tasks
 from upshift.report.views.groups import records_of, took
 from upshift.report.views.records import RECORDS, SHORT
 from upshift.report.views.steps import remarks
+from upshift.runs.catalog.rows import Detached
+from upshift.runs.stores.lease import silent_for
 
 if TYPE_CHECKING:
     from upshift.model.spec.task import TaskId
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from upshift.runs.history.steps import Step
     from upshift.runs.history.tasks import Task
 
+_NAMED = 3
+"""Tasks that are named where they still run."""
 _LEFT = (8, 9, 8)
 """Least widths of name, status and time."""
 _ROOMY = 100
@@ -47,6 +52,75 @@ _NAME = 24
 """Columns that names take at most; a longer one has a line of its own …"""
 _NARROW_NAME = 14
 """… and on a page of less than 100 columns."""
+
+
+def show_run(
+    run: Run,
+    *,
+    page: Page | None = None,
+    tasks: bool = False,  # a table of those of each mapped step, and a row for what each rank logged
+    sort: str | None = None,  # what these tables are sorted by; None: the order of the tasks
+    stacks: bool = False,  # of processes that hung, or were stopped, below the failures
+) -> str:
+    """Everything about a run, for a person: header, steps with their four records, failures,
+    metrics, cards, outputs.
+    """
+    page = page or Page()
+    parts = (
+        _header(run, page),
+        steps_table(run, page),
+        tasks_tables(run, page, sort=sort) if tasks else "",
+        outcome.needs(run, page),
+        outcome.earlier_attempts(run, page),
+        outcome.failures(run, page),
+        outcome.gaps(run, page),
+        outcome.stacks(run, page) if stacks else "",
+        outcome.metrics_table(run, page, ranks=tasks),
+        outcome.cards_table(run, page),
+        outcome.outputs(run, page),
+    )
+    return "\n\n".join(filter(None, parts))
+
+
+def _header(run: Run, page: Page) -> str:
+    took = "" if run.ended is None else f", took {duration((run.ended - run.started).total_seconds())}"
+    facts: dict[str, str | list[str]] = {
+        "target": run.target,
+        "started": f"{moment(run.started)} ({ago(run.started)}){took}",
+        "by": run.user or "",
+        "tags": ", ".join(run.tags),
+        "params": [f"{name}={text}" for name, text in run.param_texts.items()],
+    }
+    status = run.row.status
+    engine = Detached.of(run.row)
+    if engine is not None:
+        where = f"a process of {engine.host}" if engine.target is None else f"a job of {engine.target}"
+        lost = f"lost: {engine.lost}" if engine.lost else f"{where}, {engine.name}"
+        facts["engine"] = f"{lost}; upshift logs {run.id} --engine"
+    if status == "running" and (silent := silent_for(run.id, run.row.store)) is not None:
+        known = facts.get("engine")
+        facts["engine"] = f"no word from it for {duration(silent)}" + (f"; {known}" if known else "")
+    if run.status == "cancelled":
+        facts["next"] = f"upshift resume {run.id} continues from the last completed step" + _still(run)
+    title = f"run {run.id} · {run.pipeline} · {page.paint(status, STATUS_STYLES.get(status))}"
+    if cells(title) > page.width:
+        title = title.replace(" · ", "\n  ", 1)
+    lines = [
+        f"  {page.paint(f'{name:<8}', 'dim')} {line}"
+        for fact, text in facts.items()
+        if text
+        for name, line in labelled(fact, text, page.width - 11)
+    ]
+    return "\n".join([title, *lines])
+
+
+def _still(run: Run) -> str:
+    """Which tasks of an interrupted run have not ended."""
+    if not run.going_on:
+        return ""
+    names = list(map(str, run.going_on[:_NAMED]))
+    more = f" and {len(run.going_on) - _NAMED:,} more" if len(run.going_on) > _NAMED else ""
+    return f"; {', '.join(names)}{more} still run{'' if len(run.going_on) > 1 else 's'}, which it waits for"
 
 
 @attrs.frozen
@@ -202,10 +276,6 @@ def _why(step: Step, task: Task) -> str:
 
 def show_task(run: Run, task: Task, page: Page) -> str:
     """Everything about one task: inputs, records, what it logged, showed and made, and why it failed."""
-    from upshift.report.terminal import outcome
-    from upshift.report.terminal.outcome import cards_table, metrics_table
-    from upshift.report.terminal.steps_table import steps_table
-
     only = {task.row.task}
     facts = {
         "run": f"{run.id} · {run.pipeline}",
@@ -226,8 +296,8 @@ def show_task(run: Run, task: Task, page: Page) -> str:
         steps_table(run, page, only=only),
         outcome.earlier_attempts(run, page, only=only),
         outcome.failures(run, page, only=only),
-        metrics_table(run, page, ranks=True, only=only),
-        cards_table(run, page, only=only),
+        outcome.metrics_table(run, page, ranks=True, only=only),
+        outcome.cards_table(run, page, only=only),
         outcome.outputs(run, page, only=only),
     )
     return "\n\n".join(filter(None, parts))
