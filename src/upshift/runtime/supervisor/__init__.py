@@ -1,1 +1,17 @@
-"""One attempt as its supervisor has it: its processes, what they say and use, and why they end."""
+"""One on each node of a task: it starts the step's processes, watches them, and records the result.
+
+A task, from its start to its result, in the order in which to read::
+
+    serving/forkserver    supervises all tasks of a run on this machine, for an engine
+    serving/single_task   supervises one task: for a backend, under a scheduler, or by hand
+    supervisor            the attempts of one such process
+    attempt               one attempt, from its start to its result
+    node_runtime          what it has on this machine: bounds, processes within them, and what these use
+    starters/             how a step process comes to be: from a zygote, by a fork, or as a new interpreter
+    members               its processes, and how the first that fails ends the others
+    ends, ends_of_ranks   how they ended, and what becomes of the attempt by that
+    records               what it was granted, what it saw and what it used, as the result has it
+
+Beside it are its logs, its metrics and cards (``recorder``), samples of what it uses, its devices
+(``devices/``), and further nodes (``several/``).
+"""

@@ -100,7 +100,24 @@ def test_what_was_said_before_the_end_arrives_though_there_was_no_room(ends, mon
     far = End(loop, ends[1])
     turn_until(loop, lambda: bool(far.lost))
     assert far.frames[-1].content()["say"] == "over"
-    assert near.connection.closed and not near.lost
+    turn_until(loop, lambda: near.connection.closed)
+    assert not near.lost
+
+
+def test_what_was_said_last_arrives_though_the_other_end_speaks_meanwhile(ends, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(connections, "PARTING", 600.0)  # a busy machine takes its time
+    loop = Loop()
+    near = End(loop, ends[0])
+    far = End(loop, ends[1])
+    far.connection.say("beat")  # unread when the other end closes
+    select.select([ends[0]], [], [])
+    while not near.connection.full:
+        near.connection.send(pack(LOG, 1, b"x" * 60_000))
+    near.connection.say("over")
+    near.connection.close()
+    far.connection.say("beat")
+    turn_until(loop, lambda: bool(far.lost) and near.connection.closed)
+    assert far.frames[-1].content()["say"] == "over" and not near.frames
 
 
 def test_an_end_that_takes_nothing_is_not_waited_for_after_the_end(ends, monkeypatch) -> None:  # type: ignore[no-untyped-def]

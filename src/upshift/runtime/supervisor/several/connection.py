@@ -134,7 +134,7 @@ BEAT = 2.0
 HELD_UP = 4
 """How many times the silence a supervisor is waited for whose machine acknowledges what is sent to it."""
 PARTING = 5.0
-"""Seconds that what was said before the end is given to leave."""
+"""Seconds that what was said before the end is given to arrive."""
 MUCH = 64 << 20
 """Bytes that wait to be sent at which no more should be given: as many as a node 0 that is held up keeps."""
 CHUNK = 1 << 17
@@ -222,7 +222,6 @@ class Connection:
             return
         self.alive = False
         self._timer.cancel()
-        self._loop.unwatch(self._socket.fileno())
         if self._room is None:
             self._leave()
         else:
@@ -260,6 +259,8 @@ class Connection:
         except OSError as error:
             self._end(error.strerror or str(error))
             return
+        if data and not self.alive:  # nobody hears it any more
+            return
         if not data:
             self._end("it has closed the connection")
             return
@@ -287,8 +288,9 @@ class Connection:
             self._loop.forget(self._room)
             self._room = None
         if not self.alive:
-            if not self._backlog:
-                self._leave()
+            if not self._backlog:  # the other end takes the rest, and closes its side
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_WR)
             return
         if self._drained is not None and not self.full:
             drained, self._drained = self._drained, None
@@ -306,4 +308,12 @@ class Connection:
         if self._room is not None:
             self._loop.forget(self._room)
             self._room = None
+        if self.closed:
+            return
+        self._loop.unwatch(self._socket.fileno())
+        # Closed with something unread, a socket is reset, and the other end loses what has not arrived yet.
+        with contextlib.suppress(OSError):
+            for _ in range(MUCH // CHUNK):
+                if not self._socket.recv(CHUNK):
+                    break
         self._socket.close()
