@@ -340,8 +340,9 @@ def test_what_goes_wrong_in_supervising_ends_one_attempt_and_none_beside_it(proj
     code = """
 import signal
 from upshift.runtime.supervisor.logs import Log, LogFile
+from upshift.runtime.supervisor.node_runtime import NodeRuntime
 
-take, close = Log._take, LogFile.close
+take, close, watch = Log._take, LogFile.close, NodeRuntime.watch
 
 def taken(self, data):
     if data == b"13\\n":
@@ -353,7 +354,13 @@ def closed(self):
     if self.size == 4:
         raise KeyError("four")
 
-Log._take, LogFile.close = taken, closed  # the fork server is forked from the process that imports this
+def watched(self, members, **how):
+    if self._spec.task.step == "five":
+        raise LookupError("five")
+    watch(self, members, **how)
+
+# The fork server is forked from the process that imports this.
+Log._take, LogFile.close, NodeRuntime.watch = taken, closed, watched
 
 @step
 def thirteen() -> int:
@@ -366,15 +373,22 @@ def hundred() -> int:
     return 100
 
 @step
+def five() -> None:
+    signal.pause()
+
+@step
 def seven() -> int:
     print(7, flush=True)
     return 7
 
 @pipeline(on_failure="continue")
 def example():
+    five()
     return thirteen(), hundred(), seven()
 """
     outcome = project.run(code, expect=1)
+    begun = project.attempt("five")
+    assert "could not supervise the step any more: LookupError: five (in watched" in begun["error"]["message"]
     thirteen = project.attempt("thirteen")
     assert thirteen["reason"] == "infrastructure"
     said = "could not supervise the step any more: IndexError: thirteen (in taken, pipeline.py:"

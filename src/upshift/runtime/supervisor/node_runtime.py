@@ -25,6 +25,7 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage import claims, scratch
 from upshift.runtime.storage.store import Store
+from upshift.runtime.supervisor.counters import Totals
 from upshift.runtime.supervisor.devices.queue import QUIET
 from upshift.runtime.supervisor.limits import CpuSet, HostMemory, MemoryLimit
 from upshift.runtime.supervisor.members import LocalMember
@@ -77,7 +78,7 @@ class NodeRuntime:
         self._memory, self._bounds = _bounds_of(spec, machine.cpus, self._environment(secrets))
         self._lent = self._bounds.cpus or ()
         self._count = 0
-        self._sampler: Sampler
+        self._sampler: Sampler | None = None  # there is none yet where the attempt ends as it begins
 
     def start(
         self,
@@ -106,7 +107,7 @@ class NodeRuntime:
     ) -> None:
         """Look at what the processes use from now on."""
         baselines = {member.pid: member.baseline for member in members}
-        self._sampler = Sampler(
+        self._sampler = sampler = Sampler(
             self._loop,
             self._spec,
             self._store,
@@ -120,23 +121,26 @@ class NodeRuntime:
         )
         if self._memory is not None:
             self._memory.watch(self._loop, baselines, kill)
-        for remark in (*(self._grant.remarks if self._grant is not None else ()), *self._sampler.remarks):
+        for remark in (*(self._grant.remarks if self._grant is not None else ()), *sampler.remarks):
             tell(remark)
 
     # -- what became of it ------------------------------------------------------------------------
 
     def end_watch(self) -> None:
         """Look at what the processes use a last time."""
-        self._sampler.close()
+        if self._sampler is not None:
+            self._sampler.close()
 
     def used(self, *, seconds: float, consumed: Consumed, peak: int | None) -> Hardware:
         """The record ``used`` of this node."""
         peak = self._memory.reached(peak) if self._memory else peak
+        if self._sampler is None:
+            return Totals().record(seconds=seconds, consumed=consumed, peak=peak)
         return self._sampler.record(seconds=seconds, consumed=consumed, peak=peak)
 
     def peak_of(self, pid: int) -> int | None:
         """Bytes of memory of one of the processes at most, as far as was seen from outside."""
-        return self._sampler.peak_of(pid)
+        return None if self._sampler is None else self._sampler.peak_of(pid)
 
     def verdict(self, peak: int | None) -> Failure | None:
         """The failure, if the processes went beyond their memory."""
@@ -154,7 +158,8 @@ class NodeRuntime:
         if -code != signal.SIGKILL or self._memory is not None:
             return None
         what = self._machine.kills.killed()
-        return None if what is None else causes.ran_out(what, self._sampler.memory_peak)
+        peak = 0 if self._sampler is None else self._sampler.memory_peak
+        return None if what is None else causes.ran_out(what, peak)
 
     def granted(self) -> Hardware | None:
         """The record ``granted``, with what is known on this machine alone."""
@@ -178,7 +183,8 @@ class NodeRuntime:
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """What of the samples is not on record."""
-        return () if self._sampler.gap is None else (self._sampler.gap,)
+        gap = None if self._sampler is None else self._sampler.gap
+        return () if gap is None else (gap,)
 
     def give_back_cpus(self) -> None:
         """Others may have its CPUs: the processes have nothing more to do."""
