@@ -130,7 +130,7 @@ def test_a_login_that_is_not_taken_is_named_without_its_secret(bearer: bool, tmp
         with open_registries(home=tmp_path) as registries, pytest.raises(ImageError) as caught:
             registries.check_writable(image(registry.name, "base:1"))
     assert f"does not take the login 'ann' from {file}" in str(caught.value.why)
-    assert "Log in anew: docker login" in str(caught.value.fix)
+    assert "Log in again: docker login" in str(caught.value.fix)
     assert "wrong-secret" not in str(caught.value)
 
 
