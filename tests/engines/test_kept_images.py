@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import uuid
 from pathlib import Path
 from typing import Any
@@ -35,11 +37,14 @@ class Shelf:
 
     def build(self, parent: str, name: str, *labels: str) -> str:
         more = [word for label in labels for word in ("--label", label)]
-        environment = {"DOCKER_BUILDKIT": "0"}
-        self.engine.run(
-            ["build", "--tag", name, *more, "-"], input=f"FROM {parent}\nENV NAME={name}\n",
-            environment=environment,
-        )  # fmt: skip
+        subprocess.run(
+            [*self.engine.command, "build", "--tag", name, *more, "-"],
+            input=f"FROM {parent}\nENV NAME={name}\n",
+            env={**os.environ, "DOCKER_BUILDKIT": "0"},
+            text=True,
+            capture_output=True,
+            check=True,
+        )
         return name
 
     def ours(self, figure: str, *labels: str) -> str:
