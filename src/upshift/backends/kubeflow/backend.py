@@ -263,7 +263,8 @@ class KubeflowRuns:
         except NotNow as error:
             raise BackendError(
                 str(error),
-                fix="Correct host in the configuration of the target, or try again when it answers.",
+                fix="Correct host in the configuration of the target, or try again when it answers. "
+                f"To see whether it does, run: upshift doctor {self._target}",
             ) from None
 
 
