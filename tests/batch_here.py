@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -22,6 +25,8 @@ REGION = KEYS["AWS_REGION"]
 _SERVER = """
 import copy
 import logging
+import os
+import threading
 import moto.s3.models
 from docker.models.containers import ContainerCollection
 from moto.batch.models import Job
@@ -46,9 +51,39 @@ def with_exit_code(self):
     found = describe(self)
     if self.exit_code is not None:
         found.setdefault("container", {})["exitCode"] = self.exit_code
+    if found["status"] == "RUNNABLE" and why_full():
+        found["statusReason"] = why_full()
     return found
 
-asked, run, start = BatchResponse._get_param, Job.run, ContainerCollection.run
+ROOM = 8  # jobs at once
+ended, running = threading.Condition(), set()
+
+def why_full():
+    try:
+        with open(os.environ["BATCH_FULL"]) as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+def while_there_is_room(self):
+    with ended:
+        while self.status == "RUNNABLE" and (len(running) >= ROOM or why_full()):
+            if self.stop:
+                raise RuntimeError("it was cancelled while it waited")
+            ended.wait(0.2)
+        if self.status == "RUNNABLE":
+            running.add(self)
+    advance(self)
+
+def to_its_end(self):
+    try:
+        run(self)
+    finally:
+        with ended:
+            running.discard(self)
+            ended.notify_all()
+
+advance, asked, run, start = Job.advance, BatchResponse._get_param, Job.run, ContainerCollection.run
 
 def with_node_overrides(self, name, *default):
     nodes = asked(self, "nodeOverrides") if name == "containerOverrides" else None
@@ -80,7 +115,7 @@ def on_nodes(self):
             for node in range(said["numNodes"])
         ]
         self.job_definition.node_properties = {**said, "nodeRangeProperties": ranges}
-    run(self)
+    to_its_end(self)
 
 def with_address(self, *args, **kwargs):
     # The containers are all in the network of this host.
@@ -88,7 +123,7 @@ def with_address(self, *args, **kwargs):
         kwargs["environment"]["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = "127.0.0.1"
     return start(self, *args, **kwargs)
 
-Job._get_container_property, Job.describe = with_index, with_exit_code
+Job._get_container_property, Job.describe, Job.advance = with_index, with_exit_code, while_there_is_room
 BatchResponse._get_param, Job.run, ContainerCollection.run = with_node_overrides, on_nodes, with_address
 server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
 print(server.port, flush=True)
@@ -105,6 +140,18 @@ class BatchHere:
     role: str
     bucket: BucketHere
     client: Any = attrs.field(repr=False)
+    folder: Path
+
+    @contextmanager
+    def full(self, why: str) -> Iterator[None]:
+        """While the block runs, jobs are RUNNABLE and do not start, with this ``statusReason``."""
+        draft = self.folder / "draft"
+        draft.write_text(why)
+        draft.rename(self.folder / "full")
+        try:
+            yield
+        finally:
+            (self.folder / "full").unlink()
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -128,21 +175,24 @@ class BatchHere:
 @contextmanager
 def batch_here(environment: Mapping[str, str] | None = None) -> Iterator[BatchHere]:
     """AWS Batch and S3, as long as a session of tests takes."""
-    variables = {**os.environ, **KEYS, **(environment or {}), "MOTO_DOCKER_NETWORK_MODE": "host"}
+    folder = Path(tempfile.mkdtemp(prefix="upshift-batch-"))
+    more = {"MOTO_DOCKER_NETWORK_MODE": "host", "BATCH_FULL": str(folder / "full")}
+    variables = {**os.environ, **KEYS, **(environment or {}), **more}
     command = [sys.executable, "-c", _SERVER]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
     assert server.stdout is not None
     try:
         port = server.stdout.readline().strip()
         assert port, "moto did not start"
-        yield _set_up(f"http://127.0.0.1:{port}")
+        yield _set_up(f"http://127.0.0.1:{port}", folder)
     finally:
         server.kill()
         server.wait()
         server.stdout.close()
+        shutil.rmtree(folder)
 
 
-def _set_up(endpoint: str) -> BatchHere:
+def _set_up(endpoint: str, folder: Path) -> BatchHere:
     import boto3
 
     def client(service: str) -> Any:
@@ -182,4 +232,4 @@ def _set_up(endpoint: str) -> BatchHere:
     order = [{"order": 1, "computeEnvironment": made["computeEnvironmentArn"]}]
     batch.create_job_queue(jobQueueName="cpu", state="ENABLED", priority=1, computeEnvironmentOrder=order)
     s3.create_bucket(Bucket="store")
-    return BatchHere(endpoint, "cpu", roles[0], BucketHere("store", endpoint, s3), batch)
+    return BatchHere(endpoint, "cpu", roles[0], BucketHere("store", endpoint, s3), batch, folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kubernetes_scripted import scripted
+from kubernetes_scripted import Scripted, scripted
 from stand_in_registry import StandInRegistry
 
 SHARED, IMAGE = "TEST_KUBERNETES_FOLDER", "TEST_KUBERNETES_IMAGE"
@@ -20,19 +20,20 @@ SHARED, IMAGE = "TEST_KUBERNETES_FOLDER", "TEST_KUBERNETES_IMAGE"
 
 
 @contextmanager
-def cluster() -> Iterator[tuple[Path, str]]:
-    """A folder that pods see under the same path, and the image that they run in."""
+def cluster() -> Iterator[tuple[Path, str, Scripted | None]]:
+    """A folder that pods see under the same path, the image that they run in, and the server if scripted."""
     if os.environ.get("KUBECONFIG"):
         if SHARED not in os.environ or IMAGE not in os.environ:
             pytest.fail(f"KUBECONFIG is set: set {SHARED} and {IMAGE} for its cluster, too, or unset it")
         with tempfile.TemporaryDirectory(dir=os.environ[SHARED]) as folder:
             os.chmod(folder, 0o777)
-            yield Path(folder), os.environ[IMAGE]
+            yield Path(folder), os.environ[IMAGE], None
         return
     with scripted() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(server.kubeconfig))
+        server.room = 8
         with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder), "python:3.11"
+            yield Path(folder), "python:3.11", server
 
 
 @contextmanager

@@ -32,6 +32,17 @@ KINDS = {
     "nodes": "Node",
     "workloads": "Workload",
 }
+UNSCHEDULABLE: Mapping[str, Any] = {
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes are available: 1 Insufficient cpu.",
+        }
+    ]
+}
+"""The status of a pod for which no node has room."""
 Fault = Callable[[str, str], "tuple[int, str] | None"]
 """Given method and path: what to answer in place of the truth; None: the truth."""
 
@@ -59,10 +70,12 @@ class Scripted:
         self._folder = folder
         self._runs = runs  # whether pods have processes; otherwise they look as if they had
         self.watches = 0  # that are open
+        self._running = 0  # pods that have a process now
         self._closed = False
         self._epoch = 0  # watches of earlier ones end
         self.faults: list[Fault] = []
         self.hold: Callable[[dict[str, Any]], Mapping[str, Any] | None] = lambda pod: None
+        self.room: int | None = None  # pods that run at once; None: any number
         self.lose: Callable[[str, str], bool] = lambda method, path: False  # the first answer to these
         self.may: Callable[[Mapping[str, str]], bool] = lambda attributes: True  # who asks do this
         self.lets: Callable[[str, Mapping[str, str]], bool] = lambda user, asked: True  # of other accounts
@@ -390,6 +403,8 @@ class Scripted:
         with self._changed:
             while not self._closed and ("pods", meta["namespace"], name) in self._objects:
                 waits = self.hold(pod)
+                if waits is None and self.room is not None and self._running >= self.room:
+                    waits = UNSCHEDULABLE
                 if waits is None:
                     break
                 if any(pod["status"].get(field) != value for field, value in waits.items()):
@@ -399,6 +414,7 @@ class Scripted:
                 return 1
             process = self._start(pod, number)
             self._processes[name] = process
+            self._running += 1
             self.change(
                 "pods",
                 name,
@@ -408,6 +424,7 @@ class Scripted:
             )
         code = process.wait()
         with self._changed:
+            self._running -= 1
             if ("pods", meta["namespace"], name) in self._objects and not self._closed:
                 said = (self._folder / f"{name}.log").read_text()[-2000:] if code else ""
                 ended = {"exitCode": code if code >= 0 else 128 - code, "message": said, "finishedAt": "now"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -37,6 +38,19 @@ class Sky:
     def becomes(self, id: str, status: str) -> None:
         """What becomes of a job in the cloud."""
         (self.folder / f"{id}.status").write_text(status)
+
+    @contextmanager
+    def full(self, status: str) -> Iterator[None]:
+        """No machine can be rented while the block runs: what a job is in the meantime."""
+        with open(self.folder / "rented", "a+") as rented:
+            fcntl.flock(rented, fcntl.LOCK_EX)
+            rented.write(status)
+            rented.flush()
+            try:
+                yield
+            finally:
+                if status == "STARTING":
+                    rented.truncate(0)
 
     def until_printed(self, id: str, text: str) -> None:
         """Wait until a job has printed this."""

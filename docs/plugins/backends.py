@@ -36,21 +36,25 @@ def _declared() -> str:
 def _promises() -> str:
     """The tests of the contract suite, with the backends that each of them runs on."""
     sys.path[:0] = [str(_TESTS), str(_TESTS / "contract")]
-    suite, kit = import_module("test_backend_contract"), import_module("contract_kit")
-    rows, shown = [], [*kit.REAL, *kit.BUCKETS]
-    for name, test in inspect.getmembers(suite, inspect.isfunction):
+    kit = import_module("contract_kit")
+    shown = [*kit.REAL, *kit.BUCKETS]
+    rows = [row for suite in kit.SUITES for row in _tested(suite, shown, kit.BACKENDS)]
+    return _table(shown, rows)
+
+
+def _tested(suite: str, shown: Iterable[str], usual: Iterable[str]) -> Iterable[list[str]]:
+    """The tests of a module of that suite, as they stand there."""
+    rows = []
+    for name, test in inspect.getmembers(import_module(suite), inspect.isfunction):
         if not name.startswith("test_") or not {"ground", "watched"} & set(
             inspect.signature(test).parameters
         ):
             continue
-        marks = {mark.args[0]: mark.args[1] for mark in getattr(test, "pytestmark", ())}
-        tested = marks.get("ground", kit.BACKENDS)
-        line = inspect.getsourcelines(test)[1]
+        marks = {mark.args[0]: mark.args[1] for mark in getattr(test, "pytestmark", ()) if mark.args[1:]}
+        tested = marks.get("ground", usual)
         words = name.removeprefix("test_").replace("_", " ").replace(" mb ", " MB ")
-        rows.append(
-            (line, [words[0].upper() + words[1:], *(_YES if one in tested else _NO for one in shown)])
-        )
-    return _table(shown, (row for _, row in sorted(rows)))
+        rows.append((inspect.getsourcelines(test)[1], words[0].upper() + words[1:], tested))
+    return [[words, *(_YES if one in tested else _NO for one in shown)] for _, words, tested in sorted(rows)]
 
 
 def _table(backends: Iterable[str], rows: Iterable[list[str]]) -> str:

@@ -7,6 +7,16 @@ from pathlib import Path
 
 import pytest
 from contract_kit import BACKENDS, LOCAL_BUCKET, RAY_BUCKET, SLURM_BUCKET, Ground, Watched
+from means import (
+    BatchMeans,
+    ContainerMeans,
+    FakeMeans,
+    KubernetesMeans,
+    LocalMeans,
+    RayMeans,
+    SkyPilotMeans,
+    SlurmMeans,
+)
 
 from batch_here import BatchHere, batch_here
 from buckets import KEYS, BucketHere
@@ -30,15 +40,17 @@ def ground(
         monkeypatch.setenv("RAY_API_SERVER_ADDRESS", ray_here().address)
         monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
     if request.param == "kubernetes":
-        with cluster() as (folder, image):
-            made = Ground("kubernetes", folder, image=image, mounts={str(folder): str(folder)})
+        with cluster() as (folder, image, server):
+            mounts, means = {str(folder): str(folder)}, KubernetesMeans(server)
+            made = Ground("kubernetes", folder, image=image, mounts=mounts, means=means)
             yield made
             made.close()
         return
     if request.param == SLURM_BUCKET:
         bucket: BucketHere = request.getfixturevalue("bucket")
         monkeypatch.setenv("UPSHIFT_NODE_HOME", f"{request.getfixturevalue('one_home')}/$SLURMD_NODENAME")
-        made = Ground("slurm", tmp_path, store=f"{bucket.address}/team")
+        means = SlurmMeans(slurm_here())
+        made = Ground("slurm", tmp_path, store=f"{bucket.address}/team", means=means)
         yield made
         made.close()
         return
@@ -47,17 +59,21 @@ def ground(
         monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
         with sky_stand_in(tmp_path, monkeypatch) as sky:
             options = {"sky": str(sky.command), "envs": {"UPSHIFT_NODE_HOME": f"{tmp_path}/node"}}
-            made = Ground(request.param, tmp_path, options=options, store=f"{store.address}/team")
+            address, means = f"{store.address}/team", SkyPilotMeans(sky)
+            made = Ground(request.param, tmp_path, options=options, store=address, means=means)
             yield made
             made.close()
         return
     if request.param == "aws-batch":
-        here, image = request.getfixturevalue("batch_with_image")
+        here, in_docker = request.getfixturevalue("batch_with_image")
         for name, value in here.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
         store = f"{here.bucket.address}/{tmp_path.name}"
-        made = Ground(request.param, tmp_path, image=image, options=here.options, store=store)
+        means = BatchMeans(in_docker, here)
+        made = Ground(
+            request.param, tmp_path, image=in_docker.image, options=here.options, store=store, means=means
+        )
         yield made
         made.close()
         return
@@ -65,23 +81,30 @@ def ground(
         bucket = request.getfixturevalue("bucket")
         monkeypatch.setenv("RAY_API_SERVER_ADDRESS", ray_here().address)
         there = {**KEYS, "UPSHIFT_NODE_HOME": str(request.getfixturevalue("one_home"))}
-        made = Ground("ray", tmp_path, options={"env_vars": there}, store=f"{bucket.address}/team")
+        address = f"{bucket.address}/team"
+        made = Ground("ray", tmp_path, options={"env_vars": there}, store=address, means=RayMeans())
         yield made
         made.close()
         return
     if request.param == LOCAL_BUCKET:
         bucket = request.getfixturevalue("bucket")
-        made = Ground("local", tmp_path, store=f"{bucket.address}/team")
+        made = Ground("local", tmp_path, store=f"{bucket.address}/team", means=LocalMeans())
         yield made
         made.close()
         return
     if request.param not in IN_CONTAINERS:
-        made = Ground(request.param, tmp_path)
+        means = {
+            "fake": FakeMeans,
+            "local": LocalMeans,
+            "ray": RayMeans,
+            "slurm": lambda: SlurmMeans(slurm_here()),
+        }
+        made = Ground(request.param, tmp_path, means=means[request.param]())
         yield made
         made.close()
         return
     engine: EngineWithImage = request.getfixturevalue(f"{request.param}_with_image")
-    made = Ground(request.param, tmp_path, image=engine.image)
+    made = Ground(request.param, tmp_path, image=engine.image, means=ContainerMeans(engine))
     yield made
     made.close()
     assert engine.left() == []
@@ -94,11 +117,11 @@ def one_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def batch_with_image() -> Iterator[tuple[BatchHere, str]]:
+def batch_with_image() -> Iterator[tuple[BatchHere, EngineWithImage]]:
     """AWS Batch, and an image for its jobs, which have their credentials by it as from a role."""
     for engine in engine_with_image("docker", KEYS):
         with batch_here() as here:
-            yield here, engine.image
+            yield here, engine
 
 
 @pytest.fixture

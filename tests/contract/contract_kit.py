@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from settings_kit import with_settings
 from upshift.backends import registry
 from upshift.backends.base import Ask, Backend, Capabilities, Ended, Event, Job, Started
-from upshift.backends.fake import Complete, FakeCluster, Hang, Outcome
+from upshift.backends.fake import Complete, FakeCluster, Hang, Lose, Outcome
 from upshift.code.packages import make_package
 from upshift.code.runtime_package import runtime_blob
 from upshift.errors import BackendError
@@ -22,6 +22,9 @@ from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store
+
+if TYPE_CHECKING:
+    from means import Means
 
 LOCAL_BUCKET = "local over s3"
 """This machine, which publishes what its folder has."""
@@ -58,12 +61,25 @@ KEEP_SECRETS = [
     if "env" in registry.capabilities_of(Target(name="mine", backend=backend_of(name))).secrets
 ]
 
+SAY_NEVER = ("slurm", "kubernetes", "aws-batch", "skypilot")
+"""Those whose scheduler says of a job that it can never start. Ray keeps it in its queue for ever, which only
+the target's ``start_within`` ends; the others have no queue: what their offer grants, they start."""
+ELEMENTS = 200
+"""Those of a mapped step."""
+FEWER_ELEMENTS = {"ray": 12, "skypilot": 24}
+"""Where there are no arrays, each of them is a job that costs seconds of CPU: Ray starts several processes
+for it, and SkyPilot rents it a machine."""
+SUITES = ("test_backend_contract", "test_waiting_and_loss", "test_mapped_steps")
+"""The modules of the contract, as the documentation shows it."""
+
 PATIENCE = 60.0
 """Seconds after which an event that was promised is not believed in any more."""
 
 
 def play(job: Job) -> Outcome:
     """The fake backend cannot block in the test's own thread."""
+    if job.spec.entry.qualname == "say_supervisor":
+        return Lose("infrastructure", "the supervisor died")
     return Hang() if job.spec.entry.qualname == "wait" else Complete(prints=b"adding\n")
 
 
@@ -79,8 +95,10 @@ class Ground:
         options: Mapping[str, Any] | None = None,
         mounts: Mapping[str, str] | None = None,
         store: str | None = None,
+        means: Means | None = None,
     ) -> None:
         self.name = name
+        self._means = means
         self._image = image
         self.store: Store = open_store(store or str(folder / "store"))
         self.target = Target(name=name, backend=name, options=options or {}, mounts=mounts or {})
@@ -93,6 +111,12 @@ class Ground:
         self._address = self.store.name if directly else self.store.address  # as specs name it
         self._opened: list[Backend] = []
         self._tasks = 0
+
+    @property
+    def means(self) -> Means:
+        """What a test does to the place where jobs run."""
+        assert self._means is not None
+        return self._means
 
     def open(self) -> Watched:
         """One more backend, as another engine would open it."""
@@ -124,6 +148,13 @@ class Ground:
             code = attrs.evolve(spec.code, package=package)
             spec = attrs.evolve(spec, code=code, runtime=runtime_blob(self.store), cwd=None)
         spec = attrs.evolve(spec, **with_settings(fields))
+        return Job(spec=spec, spec_path=self.store.write_spec(spec))
+
+    def again(self, job: Job, function: str) -> Job:
+        """The next attempt of a job's task, which calls another function without parameters."""
+        spec = job.spec
+        entry = attrs.evolve(spec.entry, qualname=function)
+        spec = attrs.evolve(spec, attempt=spec.attempt + 1, entry=entry)
         return Job(spec=spec, spec_path=self.store.write_spec(spec))
 
     def close(self) -> None:
@@ -176,6 +207,23 @@ class Watched:
         handle = self.submit(job)
         self.until(Ended, handle)
         return self.ground.store.read_result(job.spec.task, job.spec.attempt)
+
+    def run_all(self, jobs: Sequence[Job]) -> list[str]:
+        """Submit many jobs, as many at once as the engine would, and wait for their ends; gives handles."""
+        capacity = self.backend.capacity()
+        at_once = len(jobs)
+        if capacity is not None:
+            at_once = int((capacity.hardware and capacity.hardware.cpu_count) or capacity.jobs or at_once)
+        handles: list[str] = []
+        for number in range(0, len(jobs), at_once):
+            submitted = self.backend.submit(jobs[number : number + at_once])
+            handles += [handle for handle in submitted if isinstance(handle, str)]
+            if at_once < len(jobs):
+                for handle in handles[number:]:
+                    self.until(Ended, handle)
+        for handle in handles:
+            self.until(Ended, handle)
+        return handles
 
     def started(self, job: Job) -> str:
         """Submit a job, and wait until its supervisor runs."""

@@ -31,6 +31,15 @@ def wait() -> None:
     threading.Event().wait()
 
 
+def twice(n: int) -> int:
+    return 2 * n
+
+
+def say_supervisor() -> None:
+    print(os.getppid(), flush=True)
+    threading.Event().wait()
+
+
 def say_and_wait() -> None:
     print("waiting", flush=True)
     threading.Event().wait()

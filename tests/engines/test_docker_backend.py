@@ -345,17 +345,6 @@ def here(path: str) -> int:
     assert inside == "in a container" and here > 1
 
 
-def test_a_container_that_is_killed_from_outside_is_no_mistake_of_the_steps(
-    project: Project, docker_with_image: EngineWithImage
-) -> None:
-    waiting = Waiting(project, docker_with_image)
-    docker_with_image.engine.run(["kill", waiting.container])
-    out, err = waiting.engine.communicate(timeout=60)
-    assert waiting.engine.returncode == 1, out + err
-    assert "the container was killed from outside (exit code 137), says Docker" in err
-    assert project.attempt("wait")["reason"] == "infrastructure"
-
-
 def test_a_container_that_is_stopped_from_outside_was_not_cancelled(
     project: Project, docker_with_image: EngineWithImage
 ) -> None:

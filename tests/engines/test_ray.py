@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -173,6 +174,23 @@ ELASTIC = """
     @pipeline
     def example(told: str):
         return train(told)
+"""
+
+
+SILENT = """
+    import json, os, time
+    from upshift import current, run_with_torchrun
+
+    @run_with_torchrun(nproc_per_node=1, nnodes=2)
+    @step(cache=False)
+    def train(told: str) -> None:
+        with open(told, "w") as pipe:
+            pipe.write(json.dumps([current.rank, os.getppid()]) + "\\n")
+        time.sleep(1000)
+
+    @pipeline
+    def example(told: str):
+        train(told)
 """
 
 
@@ -454,6 +472,33 @@ def test_a_step_on_several_nodes_is_one_job_with_one_result_and_a_log_of_each_ra
     assert "sesame" not in json.dumps(ray.ask("/api/jobs/"))
 
 
+def test_a_node_counts_as_lost_after_the_silence_that_its_target_says(project: Project, ray: RayHere) -> None:
+    project.write(SILENT)
+    told = project.fifo("told")
+    target = f'backend = "ray"\nnodes_silence = "2s"\noptions = {{ address = "{ray.address}" }}\n'
+    (project.folder / "upshift.toml").write_text(f"[targets.cluster]\n{target}")
+    with Running(project, "run", "pipeline.py", "--on", "cluster", "--param", f"told={told}") as run:
+        ranks = supervisors(told, 2, run)
+        os.kill(ranks[1], signal.SIGSTOP)
+        said = run.end(1)
+    assert re.search(
+        r"\(infrastructure\): node 1 \(127\.0\.18\.\d\) is gone: nothing has come from it for", said
+    )
+    assert attempt_of(project)["reason"] == "infrastructure"
+    until(lambda: not any(map(alive, ranks.values())), "both supervisors leave")
+
+
+def supervisors(told: Path, count: int, run: Running) -> dict[int, int]:
+    """The process of each rank's supervisor, once so many ranks have told theirs."""
+    found: dict[int, int] = {}
+    # Open for writing, too: what one rank says is not cut off by another one's end.
+    with open(os.open(told, os.O_RDWR), "rb", buffering=0) as pipe:
+        while len(found) < count:
+            assert select.select([pipe], [], [], LONG)[0], run.said
+            found.update(json.loads(line) for line in os.read(pipe.fileno(), 4096).splitlines())
+    return found
+
+
 def test_secrets_are_handed_over_in_a_file_that_nobody_else_can_read_and_that_is_gone_then(
     project: Project, ray: RayHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -562,11 +607,7 @@ def test_a_step_that_will_do_with_fewer_nodes_goes_on_without_the_one_that_is_lo
     target = f'[targets.own]\nbackend = "ray"\noptions = {{ address = "{own_ray.address}" }}\n'
     (project.folder / "upshift.toml").write_text(target)
     with Running(project, "run", "pipeline.py", "--on", "own", "--param", f"told={told}") as run:
-        ranks: dict[int, int] = {}
-        with open(os.open(told, os.O_RDWR), "rb", buffering=0) as pipe:
-            while len(ranks) < 3:
-                assert select.select([pipe], [], [], LONG)[0], run.said
-                ranks.update(json.loads(line) for line in os.read(pipe.fileno(), 4096).splitlines())
+        ranks = supervisors(told, 3, run)
         lose(own_ray, "127.0.19.3")
         said = run.end()
     assert "[rank 1] goes on as 1 of 2" in said and "(127.0.19.3) is gone" in said

@@ -363,16 +363,6 @@ def test_why_a_job_waits_is_told_in_slurms_words_and_it_can_be_withdrawn(
     assert slurm.run("squeue", "--noheader", f"--name={handle}") == ""
 
 
-def test_what_can_never_start_is_withdrawn_and_told(
-    watching: Callable[..., Watching], slurm: SlurmHere
-) -> None:
-    script = "#!/bin/sh\ntrue\n"
-    done = slurm.run("sbatch", "--parsable", "--output=/dev/null", input=script)
-    one = watching(extra=[f"--dependency=afternotok:{done}"])
-    failure = one.failure(*one.submit("wait"))
-    assert "can never start it: DependencyNeverSatisfied" in failure.message
-
-
 def test_a_node_that_does_not_see_the_interpreter_says_so(
     watching: Callable[..., Watching], monkeypatch: pytest.MonkeyPatch
 ) -> None:

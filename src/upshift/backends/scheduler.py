@@ -35,6 +35,7 @@ class State:
     hopeless: bool = False  # whether it waits for ever
     reason: str | None = None  # of one that ended: a cause of failure; None: it ended by itself
     message: str | None = None
+    vague: bool = False  # whether only Cluster.words says how it ended
     node: str | None = None
 
 

@@ -323,10 +323,11 @@ class Watcher:
         if lost and state.reason in (None, "infrastructure"):  # as one of its nodes has seen it
             return "infrastructure", lost
         message = state.message or f"{self._cluster.title} says that it completed, but there is no result"
-        if watched.id is not None and not watched.said:
-            # No supervisor has said a word: the node may not see what it needs, which its shell has said.
+        silent = watched.id is not None and not watched.said
+        if watched.id is not None and (silent or state.vague):
             words = self._cluster.words(watched.id)
             message += f" ({words})" if words and words not in message else ""
+        if silent:  # the node may not see what it needs, which its shell has said
             printed = "" if watched.printed is None else _printed(watched.printed, self._cluster.noise)
             message += f"; it printed: {printed}" if printed else ""
             message += self._advice(watched, state)

@@ -1,12 +1,15 @@
 """In place of SkyPilot: its SDK as Upshift calls it, whose jobs are processes of this machine.
 
 No cloud can be had for tests. Jobs are kept in the folder ``SKY_STAND_IN``; its file ``refuses`` has an error
-that the next calls raise, ``TYPE: text``, and ``NUMBER.status`` what becomes of a job in the cloud.
+that the next calls raise, ``TYPE: text``, and ``NUMBER.status`` what becomes of a job in the cloud. There are
+``MACHINES``. While somebody has a lock on ``rented``, no job gets one, and that file has the status of jobs
+meanwhile; if it still has one then, those that waited get no machine at all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -18,8 +21,15 @@ from typing import Any
 __version__ = "0.0.stand-in"
 
 _FOLDER = Path(os.environ["SKY_STAND_IN"])
+MACHINES = 8
 _NODES = """
 count=$1 run=$2 ended=$3
+exec 8>>rented 9>>"machine.$4"
+flock --shared 8 && test ! -s rented || exit 1
+exec 8>&-
+flock 9
+touch "$ended.begun"
+cd /
 rank=1
 while [ "$rank" -lt "$count" ]; do SKYPILOT_NODE_RANK=$rank bash -c "$run" & rank=$((rank + 1)); done
 SKYPILOT_NODE_RANK=0 bash -c "$run"
@@ -96,14 +106,21 @@ def _launch(task: Task, name: str) -> Any:
         "SKYPILOT_NODE_IPS": "\n".join(["127.0.0.1"] * nodes),
     }
     ended = _FOLDER / f"{number}.exit"
+    with open(_FOLDER / "rented", "a") as rented, contextlib.suppress(BlockingIOError):
+        fcntl.flock(rented, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        Path(f"{ended}.begun").touch()
     with open(_FOLDER / f"{number}.log", "wb") as log:
         process = subprocess.Popen(
-            ["bash", "-c", _NODES, "job", str(nodes), task.config["run"], str(ended)],
+            [
+                *("bash", "-c", _NODES, "job", str(nodes), task.config["run"]),
+                str(ended),
+                str(number % MACHINES),
+            ],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            cwd="/",
+            cwd=_FOLDER,
             start_new_session=True,
         )
     said = {"job_id": number, "job_name": name, "pid": process.pid, "config": task.config}
@@ -118,7 +135,11 @@ def _status(number: int) -> str:
         return (_FOLDER / f"{number}.status").read_text()
     with contextlib.suppress(FileNotFoundError):
         return "FAILED" if int((_FOLDER / f"{number}.exit").read_text()) else "SUCCEEDED"
-    return "RUNNING"
+    if (_FOLDER / f"{number}.exit.begun").exists():
+        return "RUNNING"
+    with contextlib.suppress(FileNotFoundError):
+        return (_FOLDER / "rented").read_text() or "STARTING"
+    return "STARTING"
 
 
 def _queue(refresh: bool, job_ids: list[int] | None, fields: list[str]) -> Any:
@@ -134,7 +155,7 @@ def _queue(refresh: bool, job_ids: list[int] | None, fields: list[str]) -> Any:
 def _cancel(job_ids: list[int]) -> None:
     for number in job_ids:
         said = json.loads((_FOLDER / f"{number}.json").read_text())
-        if _status(number) in ("RUNNING", "RECOVERING"):
+        if _status(number) in ("STARTING", "RUNNING", "RECOVERING"):
             (_FOLDER / f"{number}.status").write_text("CANCELLED")
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(said["pid"], signal.SIGKILL)

@@ -263,7 +263,7 @@ class AwsBatch:
 
     def _listed(self, array: str, status: str) -> dict[int, dict[str, Any]]:
         listed = self.api.pages("list_jobs", "jobSummaryList", arrayJobId=array, jobStatus=status)
-        return {job["arrayProperties"]["index"]: job for job in listed}
+        return {int(job["jobId"].rpartition(":")[2]): job for job in listed}
 
     def _state(self, job: Mapping[str, Any]) -> State:
         queue = None

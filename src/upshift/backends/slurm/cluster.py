@@ -403,7 +403,11 @@ def _state(id: str, name: str, nodes: str, reason: str) -> State:
         words = words.replace("its node", "one of its nodes")
     at = f" on {nodes}" if nodes else ""
     return State(
-        phase="ended", reason=cause, message=f"{words}{at}: Slurm says {name} of job {id}", node=node
+        phase="ended",
+        reason=cause,
+        message=f"{words}{at}: Slurm says {name} of job {id}",
+        vague=name not in CAUSES,
+        node=node,
     )
 
 
