@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from buckets import BucketHere
+from upshift.backends import watcher
 from upshift.backends.base import Ended, Event, Job
 from upshift.backends.batch.backend import BatchBackend
 from upshift.errors import ConfigError
@@ -78,6 +79,8 @@ def test_the_token_of_nodes_is_neither_in_a_job_nor_readable_in_the_bucket_alone
     bucket: BucketHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UPSHIFT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(watcher, "ASK", 0.1)
+    monkeypatch.setattr(watcher, "LATE", (0.0, 60.0))
     api, inbox = Api(), SimpleQueue[Event]()
     job = gang(bucket)
     backend = BatchBackend(
