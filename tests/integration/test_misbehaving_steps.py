@@ -413,7 +413,7 @@ def example():
     return act.map([0, 1, 0, 0])
 """
     outcome = project.run(code, "--keep-going", expect=1)
-    assert "lists the 2 more tasks that failed" in outcome.err
+    assert "lists 2 more tasks that failed" in outcome.err
     assert "more task" not in project.run(code.replace("0, 1, 0, 0", "0, 1"), "--keep-going", expect=1).err
 
 

@@ -73,7 +73,7 @@ def test_the_ranks_of_a_whole_run_are_those_of_its_steps(project: Project) -> No
     assert "train has no rank 3\n  fix:   Its ranks: 0 to 2." in refused
     assert "run " in project.upshift("logs", "latest", "--rank", "9", expect=2).err
     refused = project.upshift("logs", "latest", "after", "--rank", "1", expect=2).err
-    assert "after has no rank 1\n  fix:   Its steps are one process each, of rank 0." in refused
+    assert "after has no rank 1\n  fix:   Each of its steps has one process, rank 0." in refused
 
 
 def test_the_log_of_one_rank_is_followed(project: Project) -> None:

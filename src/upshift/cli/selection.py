@@ -56,7 +56,7 @@ def refuse_rank(run: Run, steps: list[Step], index: int | None, rank: int) -> No
         return
     most = max(filter(None, sizes), default=1)
     what = steps[0].name if len(steps) == 1 else f"run {run.id}"
-    fix = f"Its ranks: 0 to {most - 1}." if most > 1 else "Its steps are one process each, of rank 0."
+    fix = f"Its ranks: 0 to {most - 1}." if most > 1 else "Each of its steps has one process, rank 0."
     raise NotFound(f"{what} has no rank {rank}", fix=fix)
 
 

@@ -429,7 +429,7 @@ def raise_unless_completed(
     if worth_a_look(failure, stacks):
         advice.append(f"upshift show {run.id} --stacks shows where each rank was, call by call")
     if failed > 1:
-        advice.append(f"upshift show {run.id} lists the {count(failed - 1, 'more task')} that failed")
+        advice.append(f"upshift show {run.id} lists {count(failed - 1, 'more task')} that failed")
     advice.append(go_on)
     raise RunFailed(
         f"step {task} failed{on_rank(failure)}{tried} ({failure.reason}): {failure.message}",

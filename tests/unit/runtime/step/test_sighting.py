@@ -330,7 +330,7 @@ def test_a_name_that_is_no_framework_is_told(machine: Machine) -> None:
     result = machine.run(LATE, env={"UPSHIFT_MAY_MISS": "pytorch"})
     assert cause(result) == "cpu-only"
     log = machine.bench.log(result).decode()
-    assert "upshift: UPSHIFT_MAY_MISS=pytorch means nothing. Did you mean 'torch'? Known: jax, " in log
+    assert "upshift: UPSHIFT_MAY_MISS=pytorch is invalid. Did you mean 'torch'? Known: jax, " in log
 
 
 @pytest.mark.parametrize("vendor", ["neuron", "tpu", "habana"])
