@@ -274,7 +274,7 @@ FAILS = {
     "raise ValueError('no')": "ValueError: no",
     "self.constant = 2": "constant",
     "self.p = 2": "self.p is a parameter",
-    "self.x = self": "a flow cannot be saved",
+    "self.x = self": "neither a flow nor",
     "print(self.none)": "has no attribute 'none'",
     "self.input = 2": "input",
 }

@@ -162,7 +162,7 @@ def test_what_makes_no_sense_is_refused(ran: Project, bucket: BucketHere, tmp_pa
     store = str(ran.home / "store")
     for args, words in (
         (["copy", store, store], "source and destination are the same store"),
-        (["copy", store, bucket.address, "--run", "nobody"], "starts with 'nobody'"),
+        (["copy", store, bucket.address, "--run", "nobody"], "has the id 'nobody'"),
         (["copy", store, "hdfs://bucket"], "a store at hdfs:// is not supported"),
         (["copy", str(tmp_path / "nothing"), bucket.address], "there is no store"),
         (["check", str(tmp_path / "nothing")], "there is no store"),

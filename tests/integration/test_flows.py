@@ -336,7 +336,7 @@ def test_editing_a_flow_does_not_undo_what_is_done(project: Project) -> None:
         ("self.alpha = 1", ["self.alpha is a parameter", "another name"]),
         ("self.each = 1", ["self.each is a step", "another name"]),
         ("self.limit = 1", ["self.limit is a constant of the class", "another name"]),
-        ("self.mine = self", ["a flow cannot be saved", "part of an artifact"]),
+        ("self.mine = self", ["neither a flow nor the inputs of a join can be saved", "part of an artifact"]),
         ("self.merge_artifacts([])", ["step 'work' joins nothing"]),
         ("self.next = 1", ["self.next is a method of every flow", "another name"]),
         ("print(self.nothing)", ["has no attribute 'nothing'", "Known: alpha, limit, xs"]),

@@ -84,16 +84,11 @@ def kind_of(method: str, path: str) -> str:
 def test_a_further_task_of_an_element_costs_three_requests(
     array_of: str, store: Store, server: Server, tmp_path: Path
 ) -> None:
+    """Half of the elements look for further tasks: with the first at work alone, it takes one more."""
     counts = run_element(0, array_of, server, tmp_path / "node")
-    assert counts.pop("PUT live") >= TASKS  # more of what takes longer than a moment
-    assert counts == {
-        "GET array": 1,
-        "LIST tasks": 1,
-        "GET blobs": 1,
-        "PUT claim": TASKS,
-        "PUT result": TASKS,
-    }
-    for index in range(TASKS):
+    assert counts.pop("PUT live") >= 2  # more of what takes longer than a moment
+    assert counts == {"GET array": 1, "LIST tasks": 1, "GET blobs": 1, "PUT claim": 2, "PUT result": 2}
+    for index in (0, TASKS // 2):
         result = store.read_result(TaskId(run="r", step="one", index=index), 1)
         assert result is not None and result.status == "completed"
 
