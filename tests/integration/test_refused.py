@@ -213,4 +213,4 @@ def example():
     return train()
 """
     message = refused(project, project.run(code, "--strict", expect=None))
-    assert "train has on='local' (pipeline.py:3 (@step)), which --on does not change." in message
+    assert "train has on='local' at pipeline.py:3 (@step), which --on does not change." in message

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from upshift.backends.base import Backend, Capabilities, Provider, Sink
-from upshift.errors import ConfigError, NotFound, suggestion
+from upshift.errors import ConfigError, NotFound, UpshiftError, nearest, suggestion
 from upshift.model.configuration import Target
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ def open_backend(target: Target, *, store: str, sink: Sink) -> Backend:
     Raises ``NotFound`` where no backend has this name, ``ConfigError`` where an option of the target means
     nothing to it or its package cannot be imported, ``MissingExtra`` where a package is not installed.
     """
-    return _provider(target)(target, store=store, sink=sink)
+    try:
+        return _provider(target)(target, store=store, sink=sink)
+    except UpshiftError as error:
+        error.where = error.where or target.where
+        raise
 
 
 def capabilities_of(target: Target) -> Capabilities:
@@ -82,9 +86,9 @@ def _provider(target: Target) -> Provider:
                 why=str(error),
                 fix="Reinstall or repair the package that registers it.",
             ) from error
-    raise NotFound(
-        f"no backend is named {name!r}, which target {target.name!r} asks for",
-        fix=f"{suggestion(name, backend_names())}\n"
-        f"A package adds one with an entry point in the group {GROUP}:\n"
-        f'[project.entry-points."{GROUP}"]\n{name} = "package.module:Backend"',
-    )
+    fix = suggestion(name, names := backend_names())
+    if nearest(name, names) is None:
+        fix += f"\nA package adds one with an entry point in the group {GROUP}:\n"
+        fix += f'[project.entry-points."{GROUP}"]\n{name} = "package.module:Backend"'
+    what = f"no backend is named {name!r}, which target {target.name!r} asks for"
+    raise NotFound(what, where=target.where, fix=fix)

@@ -118,14 +118,15 @@ def _target_of(name: str, definition: StepDefinition, configuration: Configurati
 def of_step(error: UpshiftError, name: str, definition: StepDefinition) -> UpshiftError:
     """The error of a place that the step chose: where it did, and that nobody else can choose another."""
     error.where = error.where or definition.location
-    error.fix = " ".join(filter(None, (error.fix, chosen_by_step(name, definition))))
+    between = "\n" if "\n" in (error.fix or "") else " "
+    error.fix = between.join(filter(None, (error.fix, chosen_by_step(name, definition))))
     return error
 
 
 def chosen_by_step(name: str, definition: StepDefinition) -> str:
     """Where a step says itself that it runs there."""
     on, where = definition.settings.on, definition.settings.origins.get("on") or definition.location
-    return f"{name} has on={on!r}{f' ({where})' if where else ''}, which --on does not change."
+    return f"{name} has on={on!r}{f' at {where}' if where else ''}, which --on does not change."
 
 
 @attrs.define(eq=False, repr=False)

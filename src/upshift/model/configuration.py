@@ -47,6 +47,8 @@ class Target:
         How long a task may wait there until it starts: ``"12h"``.
     nodes_silence
         How long nothing may come from one of a step's several nodes until it counts as lost: ``"15s"``.
+    where
+        Where it is configured, or None: ``upshift.toml [targets.big]``.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Target:
     registry: str | None = None
     mounts: Mapping[str, str] = attrs.field(factory=dict)
     options: Mapping[str, Any] = attrs.field(factory=dict)
+    where: str | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -214,10 +217,11 @@ def _registries(value: Any, where: str | None, environ: Mapping[str, str]) -> tu
 def _target(name: str, table: Any, where: str | None) -> Target:
     if not isinstance(table, dict):
         raise ConfigError(f"targets.{name} is not a table", where=where, fix=f"Write [targets.{name}].")
-    fields = _checked(table, Target, f"{where} [targets.{name}]", exclude=("name",))
+    at = f"{where} [targets.{name}]"
+    fields = _checked(table, Target, at, exclude=("name", "where"))
     if "backend" not in fields:
         raise ConfigError(
-            f"target {name!r} names no backend", where=where, fix='Add a line such as backend = "local".'
+            f"target {name!r} names no backend", where=at, fix='Add a line such as backend = "local".'
         )
     for field in ("start_within", "nodes_silence"):
         try:
@@ -225,9 +229,9 @@ def _target(name: str, table: Any, where: str | None) -> Target:
                 parse_span(fields[field])
         except ValueError as error:
             raise ConfigError(
-                f"target {name!r}: {field}: {error}", where=where, fix=f"Write {SPAN_FORMS}."
+                f"target {name!r}: {field}: {error}", where=at, fix=f"Write {SPAN_FORMS}."
             ) from None
-    return Target(name=name, **fields)
+    return Target(name=name, where=at, **fields)
 
 
 def _checked(

@@ -169,7 +169,7 @@ def test_a_step_that_says_itself_where_it_runs_is_not_moved_by_the_command_line(
     with pytest.raises(RequestRefused) as caught:
         bench.run(bench.graph({"one": (asking, {})}), strict=True)
     assert caught.value.fix is not None
-    assert "one has on='fake' (flow.py:7 (@step)), which --on does not change" in caught.value.fix
+    assert "one has on='fake' at flow.py:7 (@step), which --on does not change" in caught.value.fix
     assert "choose another target" not in caught.value.fix
 
 

@@ -22,8 +22,8 @@ from upshift.backends.fake import Fail, FakeCluster, Hang
 from upshift.engine.control import Command, Control, ask, socket_path
 from upshift.engine.ownerless import cancel
 from upshift.engine.schedule import SystemClock
-from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable
-from upshift.model.configuration import Target
+from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable, UpshiftError
+from upshift.model.configuration import Target, load_configuration
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.runs.stores.lease import Lease, leases
 
@@ -292,3 +292,23 @@ def test_an_unknown_backend_says_how_to_register_one(bench: Bench) -> None:
         registry.open_backend(Target(name="x", backend="mainframe"), store="", sink=lambda event: None)
     assert "upshift.backends" in str(caught.value)
     assert "Known: aws-batch, docker, " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('backend = "slrum"', "no backend is named 'slrum', which target 'big' asks for"),
+        ('backend = "local"\noptions = { partition = "x" }', "backend 'local' has no option 'partition'"),
+    ],
+)
+def test_what_is_wrong_with_a_target_is_said_with_its_place_in_the_configuration(
+    tmp_path: Path, text: str, what: str
+) -> None:
+    file = tmp_path / "upshift.toml"
+    file.write_text(f"[targets.big]\n{text}\n")
+    with pytest.raises(UpshiftError) as caught:
+        registry.open_backend(
+            load_configuration(tmp_path, {}).target("big"), store="", sink=lambda event: None
+        )
+    assert what in caught.value.what and "entry point" not in str(caught.value.fix)
+    assert caught.value.where == f"{file} [targets.big]"

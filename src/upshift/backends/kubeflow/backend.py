@@ -336,7 +336,7 @@ class KubeflowBackend:
         if "://" not in store:
             raise ConfigError(
                 f"{owner}: its store is the folder {store}",
-                why="Pods of Kubeflow see no folder of this machine: they hand on results through a bucket.",
+                why="Pods of Kubeflow see no folder of this machine; they hand on results through a bucket.",
                 fix='Name one: store = "s3://ml-team/upshift".',
             )
         self._target = target
