@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ def built_in_engine(engine: ContainerEngine) -> list[BuiltImage]:
     """
     found = []
     any_containers = engine.run(["ps", "--all", "--quiet"]).stdout.strip()
-    for described in _described(engine, _listed(engine)):
+    for described in engine.labelled(RECIPE_LABEL, BASE_LABEL):
         labels = (described.get("Config") or {}).get("Labels") or described.get("Labels") or {}
         names = tuple(described.get("RepoTags") or ())
         recipe, base = labels.get(RECIPE_LABEL, ""), labels.get(BASE_LABEL, "")
@@ -134,23 +133,6 @@ def remove_from_registry(registries: Registries, image: BuiltImage) -> None:
     """Remove an image from a registry, with all of its names."""
     for name in image.names:
         registries.delete(Reference.parse(name))
-
-
-def _listed(engine: ContainerEngine) -> Iterable[str]:
-    """The ids of images with a label of Upshift's."""
-    found: dict[str, None] = {}
-    for label in (RECIPE_LABEL, BASE_LABEL):
-        listed = engine.run(["images", "--quiet", "--no-trunc", "--filter", f"label={label}"]).stdout
-        found |= dict.fromkeys(listed.split())
-    return found
-
-
-def _described(engine: ContainerEngine, images: Iterable[str]) -> Sequence[Mapping[str, Any]]:
-    images = list(images)
-    if not images:
-        return []
-    said: list[dict[str, Any]] = json.loads(engine.run(["image", "inspect", *images]).stdout)
-    return said
 
 
 def _made(described: Mapping[str, Any]) -> float | None:

@@ -143,6 +143,11 @@ def whole_id(described: Mapping[str, Any]) -> str:
     return identity if identity.startswith("sha256:") else f"sha256:{identity}"
 
 
+def layers_in(described: Mapping[str, Any]) -> list[str]:
+    """The layers of an image that an engine describes, by what they hold, lowest first."""
+    return [str(one) for one in (described.get("RootFS") or {}).get("Layers") or ()]
+
+
 def tag_of(recipe: str) -> str:
     """The tag by which an image with this digest of its recipe is found again."""
     return TAG_PREFIX + recipe.partition(":")[2]

@@ -18,7 +18,7 @@ from upshift.images.base import RECIPE_LABEL, Parent, Progress, Tell
 from upshift.images.building.packing import Layer
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.transfer import ImageToLoad, load
-from upshift.images.reference import Reference, digest_of
+from upshift.images.reference import Reference, digest_of, layers_in
 from upshift.model.settings.sizes import format_size
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def compose_in_engine(parent: Parent, layers: Sequence[tuple[Layer, str]], addit
     them.
     """
     described = parent.config
-    ids = [str(one) for one in (described.get("RootFS") or {}).get("Layers") or ()]
+    ids = layers_in(described)
     config = {
         "architecture": described["Architecture"],
         "os": described["Os"],
@@ -363,12 +363,13 @@ class ToEngine:
         """The first of them, as far as the engine has an image with just these on the same parent."""
         if not known:  # to look into each image takes an engine long
             return []
-        below = _layers_in(self.parent.config)
-        chains = [chain[len(below) :] for chain in self._chains() if chain[: len(below)] == below]
+        below = layers_in(self.parent.config)
+        chains = [layers_in(image) for image in self._engine.labelled(RECIPE_LABEL)]
+        above = [chain[len(below) :] for chain in chains if chain[: len(below)] == below]
         there: list[KnownLayer] = []
         for one in known:
             wanted = [*(found.layer.diff_id for found in there), one.layer.diff_id]
-            if not any(chain[: len(wanted)] == wanted for chain in chains):
+            if not any(chain[: len(wanted)] == wanted for chain in above):
                 break
             there.append(one)
         return there
@@ -397,16 +398,3 @@ class ToEngine:
         for name in named[1:]:
             self._engine.run(["tag", named[0], name])
         return identity
-
-    def _chains(self) -> list[list[str]]:
-        """The layers of each image of Upshift that the engine has."""
-        listed = ["images", "--quiet", "--no-trunc", "--filter", f"label={RECIPE_LABEL}"]
-        images = list(dict.fromkeys(self._engine.run(listed).stdout.split()))
-        if not images:
-            return []
-        said = self._engine.run(["image", "inspect", *images], check=False)
-        return [_layers_in(one) for one in json.loads(said.stdout or "[]")]
-
-
-def _layers_in(described: Mapping[str, Any]) -> list[str]:
-    return [str(one) for one in (described.get("RootFS") or {}).get("Layers") or ()]

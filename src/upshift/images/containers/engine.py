@@ -139,6 +139,21 @@ class ContainerEngine:
             return None
         raise self.failure(["image", "inspect", image], answer.stderr)
 
+    def labelled(self, *labels: str) -> list[Mapping[str, Any]]:
+        """The descriptions of the images with any of these labels."""
+        images: dict[str, None] = {}
+        for label in labels:
+            listed = self.run(["images", "--quiet", "--no-trunc", "--filter", f"label={label}"]).stdout
+            images |= dict.fromkeys(listed.split())
+        if not images:
+            return []
+        answer = self.run(["image", "inspect", *images], check=False)
+        if answer.returncode == 0:
+            found: list[Mapping[str, Any]] = json.loads(answer.stdout)
+            return found
+        # One that was removed since it was listed fails the command for all of them.
+        return [said for image in images if (said := self.describe(image)) is not None]
+
     def check(self) -> None:
         """Raise ImageError if the engine no longer answers."""
         _open(self.name, self.command[0])

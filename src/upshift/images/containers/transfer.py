@@ -18,7 +18,7 @@ from upshift.errors import ImageError
 from upshift.images.base import Progress, Tell
 from upshift.images.cache import build_folder
 from upshift.images.containers.engine import PODMAN, ContainerEngine
-from upshift.images.reference import digest_of, whole_id
+from upshift.images.reference import digest_of, layers_in, whole_id
 from upshift.images.registries.transport import may_lack_tls
 from upshift.model.settings.sizes import format_size
 
@@ -130,7 +130,7 @@ def _identity(engine: ContainerEngine, image: ImageToLoad) -> str | None:
     if said is None:
         return None
     wanted = json.loads(image.config)["rootfs"]["diff_ids"]
-    if list((said.get("RootFS") or {}).get("Layers") or ()) != wanted:
+    if layers_in(said) != wanted:
         return None
     return whole_id(said)
 
