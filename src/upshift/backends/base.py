@@ -1,9 +1,4 @@
-"""What Upshift needs from a place where tasks run: a backend, or a tool that runs whole pipelines itself.
-
-::
-
-    Backend       one task at a time: the engine walks the graph
-    Orchestrator  the whole graph: the tool walks it, and its pods record the result of each task
+"""What Upshift needs from a place where tasks run.
 
 A backend carries *one command with a request, in an image, on N nodes*. The command is the
 supervisor (``python -m upshift.runtime SPEC``); the result of the task comes back through the
@@ -11,12 +6,13 @@ store, not through the backend. So a backend only has to declare what it can hon
 report when they run and when they end, stop them, and find them again after the engine was killed.
 A backend passes ``tests/contract``; :mod:`upshift.backends.fake` is the smallest one there is.
 
-The backend of a tool has it as its attribute ``orchestrator``, and its capabilities say ``steps=False``.
+A tool that runs whole pipelines is a :class:`~upshift.backends.orchestrator.Orchestrator`. Its backend has it
+as the attribute ``orchestrator``, and capabilities that say ``steps=False``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Union
 
 import attrs
@@ -32,6 +28,9 @@ from upshift.model.spec.telemetry import MetricValue
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
+
+DEVICES = frozenset({"gpu_count", "accelerator", "gpu_memory", "gpu_vendor"})
+"""The fields of a request that are about accelerators: what a backend honours of them is all or none."""
 
 Handle = str
 """A backend's own name for a job. It is recorded, and given back to :meth:`Backend.attach`."""
@@ -61,7 +60,7 @@ class Capabilities:
         Whether its nodes work with a store in a bucket by themselves, and not through this machine's copy.
     steps
         Whether it takes single steps; else its tool runs whole pipelines, as its ``orchestrator``
-        (:mod:`upshift.backends.base`).
+        (:mod:`upshift.backends.orchestrator`).
     """
 
     fields: frozenset[str]
@@ -364,75 +363,3 @@ def secrets_of(spec: TaskSpec) -> Mapping[str, str]:
         return read_secrets(here, project=spec.code.project)
     except RequestRefused as error:
         raise BackendError(error.what, fix=error.fix) from None
-
-
-def refuse_options(target: Target, known: Iterable[str]) -> Mapping[str, Any]:
-    """The target's options; raises unless all of them are ``known``.
-
-    Raises
-    ------
-    ConfigError
-        One is not; the nearest name is shown.
-    """
-    from upshift.errors import ConfigError, suggestion
-
-    known = tuple(known)
-    for option in target.options:
-        if option not in known:
-            raise ConfigError(
-                f"target {target.name!r}: backend {target.backend!r} has no option {option!r}",
-                fix=suggestion(option, known),
-            )
-    return target.options
-
-
-Document = Mapping[str, Any]
-"""A pipeline in the form of the tool, or a part of it, as plain tables."""
-
-
-class Gone(Exception):
-    """The tool knows no run of this id."""
-
-
-@attrs.frozen(kw_only=True)
-class Standing:
-    """How a run stands there."""
-
-    phase: str  # "pending", "running", "completed", "failed" or "cancelled"
-    message: str | None = None  # why it failed, in the tool's words
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more will run."""
-        return self.phase not in ("pending", "running")
-
-
-class Orchestrator(Protocol):
-    """Such a tool. Every call may raise ``BackendError`` (it refuses) and ``NotNow`` (it does not answer)."""
-
-    title: str
-    """What people call it."""
-
-    def confirm(self) -> None:
-        """See that it can be reached and takes runs of this target."""
-
-    def submit(self, name: str, documents: Sequence[Document], *, description: str) -> str:
-        """Have a pipeline run, unless one of this name does already; gives the id of the run."""
-
-    def standing(self, run: str) -> Standing:
-        """How a run is now. Raises ``Gone``."""
-
-    def words(self, run: str) -> Sequence[tuple[str, str]]:
-        """What it has to say of tasks whose pods wait, or never started: each by its name there."""
-
-    def stop(self, run: str) -> None:
-        """End a run; pods are told to. Raises ``Gone``."""
-
-    def retry(self, run: str) -> None:
-        """Have a run that has ended go on from what has completed. Raises ``Gone``."""
-
-    def link(self, run: str) -> str | None:
-        """Where people look at a run."""
-
-    def close(self) -> None:
-        """Let go of it."""

@@ -239,10 +239,14 @@ class ClusterBackend:
     def findings(self) -> Iterator[Finding]:
         """What the scheduler says, and what steps find on its nodes."""
         try:
-            yield from self._cluster.findings(self._options)
+            yield from self.findings_of_cluster()
         except NotNow as error:
             raise BackendError(str(error), fix="Try again in a moment.") from None
         yield self.images()
+
+    def findings_of_cluster(self) -> Iterator[Finding]:
+        """What the scheduler says. Raises ``NotNow``."""
+        return self._cluster.findings(self._options)
 
     def images(self) -> Finding:
         """What steps run in."""

@@ -141,7 +141,7 @@ class Engines:
             environment=job.environment,
         )
 
-    def submit(self, launch: Launch, environment: Mapping[str, str], *, tries: int = len(AGAIN)) -> str:
+    def submit(self, launch: Launch, environment: Mapping[str, str]) -> str:
         """Give it to the scheduler, with these variables, which are secret; where it is, in words.
 
         Raises
@@ -150,17 +150,17 @@ class Engines:
             It is refused, or the scheduler does not answer.
         """
         script = self._cluster.render(launch)
-        for number in range(tries + 1):
+        for number, pause in enumerate((*AGAIN, None)):
             try:
                 # It may have been taken though the scheduler did not say so.
                 id = self._cluster.find([launch.name]).get(launch.name) if number else None
                 return self._named(id or self._cluster.submit(script, environment))
             except NotNow as error:
-                if number == tries:
+                if pause is None:
                     raise BackendError(
                         str(error), fix="Try again, when the cluster answers: nothing was submitted."
                     ) from None
-                time.sleep(AGAIN[min(number, len(AGAIN) - 1)])
+                time.sleep(pause)
         raise AssertionError("unreachable")
 
     def state(self, name: str) -> tuple[str, State] | None:

@@ -43,8 +43,8 @@ from upshift.backends.base import (
     Sink,
     Started,
     Waiting,
-    refuse_options,
 )
+from upshift.backends.options import refuse_options
 from upshift.errors import BackendError
 from upshift.model.checks import refuse_unknown_fields
 from upshift.model.configuration import Target

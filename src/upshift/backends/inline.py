@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import attrs
 
 from upshift.backends.base import (
+    DEVICES,
     Ask,
     Capabilities,
     Capacity,
@@ -42,9 +43,8 @@ class InlineBackend:
 
     name: ClassVar[str] = "inline"
     capabilities: Capabilities = Capabilities(
-        fields=frozenset({"gpu_count", "accelerator", "gpu_memory", "gpu_vendor"}),
+        fields=DEVICES,
         secrets=frozenset({"env", "file"}),
-        images=False,
         remote=False,
         strict=False,
     )

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 import attrs
 
-from upshift.backends.base import Ask, Finding, Offer, refuse_options
-from upshift.errors import ConfigError, SettingsError, UpshiftError
-from upshift.model.configuration import Target
+from upshift.backends.base import Ask, Finding, Offer
+from upshift.errors import UpshiftError
 from upshift.model.spec import Hardware, TaskSpec
 
 
@@ -165,37 +164,6 @@ def name_of(spec: TaskSpec) -> str:
     text = f"{spec.store}\0{spec.task.run}\0{spec.task.step}\0{spec.task.index}\0{spec.attempt}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     return f"{_ODD.sub('-', spec.task.step)[:_LONGEST]}{index}-{digest}"
-
-
-def options_of(
-    target: Target,
-    settings: type,
-    *,
-    own: Collection[str] = (),
-    mounts: bool = False,
-) -> dict[str, Any]:
-    """What a target says to all of its steps: fields of their settings, beside options of its ``own``.
-
-    Raises
-    ------
-    ConfigError
-        An option is unknown or invalid, or the target has what no scheduler's jobs can use.
-    """
-    owner = f"target {target.name!r}"
-    fields = [field.name for field in attrs.fields(settings)]
-    given = refuse_options(target, [*own, *fields])
-    try:
-        said = settings(**{name: value for name, value in given.items() if name in fields})
-    except SettingsError as error:
-        what = error.what.replace(settings.__name__, owner, 1)
-        raise ConfigError(what, why=error.why, fix=error.fix) from None
-    if target.mounts and not mounts:
-        raise ConfigError(
-            f"{owner}: the {target.backend} backend mounts nothing",
-            why="Steps see the folders of their node.",
-            fix="Leave mounts out.",
-        )
-    return {name: value for name, value in attrs.asdict(said).items() if name in given}
 
 
 def words_of(error: Exception) -> str:

@@ -18,7 +18,7 @@ from functools import partial
 
 import attrs
 
-from upshift.backends.base import Gone, Orchestrator, Standing
+from upshift.backends.orchestrator import Gone, Orchestrator, Standing
 from upshift.backends.registry import open_backend
 from upshift.backends.scheduler import NotNow
 from upshift.engine.exported import Order

@@ -88,7 +88,7 @@ def test_the_token_of_nodes_is_neither_in_a_job_nor_readable_in_the_bucket_alone
         store=job.spec.store,
         sink=inbox.put,
     )
-    monkeypatch.setattr(backend._batch_api, "api", api)
+    monkeypatch.setattr(backend._batch, "api", api)
     backend.submit([job])
     asked = api.requests()
     (each,) = asked[-1]["nodeOverrides"]["nodePropertyOverrides"]
@@ -127,7 +127,7 @@ def test_a_job_on_one_node_has_its_order_where_it_was(
         store=job.spec.store,
         sink=SimpleQueue[Event]().put,
     )
-    monkeypatch.setattr(backend._batch_api, "api", api)
+    monkeypatch.setattr(backend._batch, "api", api)
     backend.submit([job])
     told = {one["name"] for one in api.requests()[-1]["containerOverrides"]["environment"]}
     assert "UPSHIFT_ORDER" in told and ORDER_FILE not in told

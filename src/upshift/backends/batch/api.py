@@ -94,13 +94,11 @@ class Api:
         except exceptions.BotoCoreError as error:
             raise Refused(f"AWS cannot be asked: {error}", fix=_SIGN_IN) from None
 
-    def pages(self, operation: str, key: str, *, service: str = "batch", **arguments: Any) -> Iterator[Any]:
-        """What an operation lists, page by page."""
+    def pages(self, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
+        """What an operation of AWS Batch lists, page by page."""
         token: str | None = None
         while True:
-            answer = self.call(
-                operation, service=service, **arguments, **({"nextToken": token} if token else {})
-            )
+            answer = self.call(operation, **arguments, **({"nextToken": token} if token else {}))
             yield from answer.get(key, ())
             token = answer.get("nextToken")
             if not token:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from upshift.backends.base import (
+    DEVICES,
     Ask,
     Capabilities,
     Capacity,
@@ -74,16 +75,9 @@ class DockerBackend:
 
     name: ClassVar[str] = "docker"
     capabilities: Capabilities = Capabilities(
-        fields=frozenset(
-            {
-                *("cpu_count", "memory", "disk", "shared_memory"),
-                *("gpu_count", "accelerator", "gpu_memory", "gpu_vendor"),
-            }
-        ),
+        fields=DEVICES | {"cpu_count", "memory", "disk", "shared_memory"},
         secrets=frozenset({"env", "file"}),
         images=True,
-        remote=True,
-        strict=True,
     )
     default_engine: ClassVar[str] = DOCKER
 

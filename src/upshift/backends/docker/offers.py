@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.backends.base import Offer, refuse_options
+from upshift.backends.base import Offer
 from upshift.backends.docker.container import cdi_arguments, gpus_argument
 from upshift.backends.local import offers
 from upshift.backends.local.offers import MANNERS, manners
+from upshift.backends.options import choice_option, invalid_option, refuse_options, text_option
 from upshift.errors import BackendError, ConfigError
 from upshift.images.containers.engine import PODMAN, ContainerEngine
 from upshift.images.containers.facts import NVIDIA, cdi_specifications, gpu_remedy, gpu_way, limits
@@ -62,14 +63,14 @@ def read_options(
             why="Packages are installed in one way; an engine builds only Dockerfiles and Debian packages.",
             fix="Leave it out.",
         )
-    said = refuse_options(target, OPTIONS)
+    refuse_options(target, OPTIONS)
     wait, share = manners(target)
     return Options(
-        engine=_one_of(target, said, "engine", ENGINES) or engine,
-        image=_text(target, said, "image"),
-        network=_text(target, said, "network"),
-        gpus=_one_of(target, said, "gpus", GPUS),
-        arguments=_texts(target, said, "arguments"),
+        engine=choice_option(target, "engine", ENGINES) or engine,
+        image=text_option(target, "image"),
+        network=text_option(target, "network"),
+        gpus=choice_option(target, "gpus", GPUS),
+        arguments=_arguments(target),
         wait=wait,
         share=share,
     )
@@ -97,29 +98,12 @@ def refuse_missing_mounts(target: Target) -> None:
             )
 
 
-def _text(target: Target, said: Mapping[str, Any], name: str) -> str | None:
-    value = said.get(name)
-    if value is None or (isinstance(value, str) and value.strip()):
-        return value
-    raise _nonsense(target, name, value, "Write a string.")
-
-
-def _texts(target: Target, said: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = said.get(name, [])
+def _arguments(target: Target) -> tuple[str, ...]:
+    value = target.options.get("arguments", [])
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    raise _nonsense(target, name, value, f'Write a list of strings: {name} = ["--add-host", "db:10.0.0.7"].')
-
-
-def _one_of(target: Target, said: Mapping[str, Any], name: str, forms: tuple[str, ...]) -> str | None:
-    value = said.get(name)
-    if value is None or value in forms:
-        return value
-    raise _nonsense(target, name, value, f"Expected one of {', '.join(forms)}.")
-
-
-def _nonsense(target: Target, name: str, value: object, fix: str) -> ConfigError:
-    return ConfigError(f"target {target.name!r}: {name} = {value!r} is invalid", fix=fix)
+    example = 'arguments = ["--add-host", "db:10.0.0.7"]'
+    raise invalid_option(target, "arguments", f"Write a list of strings: {example}.")
 
 
 HIDDEN = {"NVIDIA_VISIBLE_DEVICES": "void"}

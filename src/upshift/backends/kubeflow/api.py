@@ -17,6 +17,7 @@ import attrs
 
 from upshift.backends.kubernetes.access import IN_POD, Access, read_access
 from upshift.backends.kubernetes.api import BUSY, Api, Exists, Forbidden, Missing, message_of
+from upshift.backends.options import flag_option, text_option
 from upshift.backends.scheduler import NotNow
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.model.configuration import Target
@@ -64,16 +65,9 @@ def checked_options(target: Target) -> dict[str, Any]:
     ConfigError
         One has an invalid value.
     """
-    owner, found = f"target {target.name!r}", {}
-    for name in OPTIONS:
-        if name not in target.options:
-            continue
-        found[name] = said = target.options[name]
-        if name == "verify_ssl":
-            if not isinstance(said, bool):
-                raise ConfigError(f"{owner}: verify_ssl = {said!r} is invalid", fix="Write true or false.")
-        elif not isinstance(said, str) or not said.strip():
-            raise ConfigError(f"{owner}: {name} = {said!r} is invalid", fix="Write a string.")
+    owner = f"target {target.name!r}"
+    found: dict[str, Any] = {name: text_option(target, name) for name in _TEXTS if name in target.options}
+    found["verify_ssl"] = flag_option(target, "verify_ssl", default=True)
     for name in ("token", "cookies"):
         if name in found and found[name].partition(":")[0] not in ("env", "file"):
             raise ConfigError(
@@ -84,14 +78,7 @@ def checked_options(target: Target) -> dict[str, Any]:
     return found
 
 
-def access_of(
-    name: str,
-    options: Mapping[str, Any],
-    *,
-    environ: Mapping[str, str] = os.environ,
-    in_pod: Path = IN_POD,
-    projected: Path = _PROJECTED,
-) -> Access:
+def access_of(name: str, options: Mapping[str, Any]) -> Access:
     """Where Kubeflow Pipelines is, and as whom it is asked: as the target says, or as for ``kfp.Client()``.
 
     Raises
@@ -101,11 +88,11 @@ def access_of(
     """
     owner = f"target {name!r}"
     if context := options.get("kube_context"):
-        found = read_access(context=context, environ=environ)
+        found = read_access(context=context)
         found.server += f"/api/v1/namespaces/{SYSTEM}/services/ml-pipeline:http/proxy"
         return found
-    host = options.get("host") or environ.get("KF_PIPELINES_ENDPOINT")
-    pod = environ.get("KUBERNETES_SERVICE_HOST") and (in_pod / "token").exists()
+    host = options.get("host") or os.environ.get("KF_PIPELINES_ENDPOINT")
+    pod = os.environ.get("KUBERNETES_SERVICE_HOST") and (IN_POD / "token").exists()
     if not host and not pod:
         raise NoHost(
             f"{owner} does not give the address of Kubeflow Pipelines",
@@ -117,21 +104,21 @@ def access_of(
     token, file = None, None
     if said := options.get("token"):
         file = Path(said.partition(":")[2]).expanduser() if said.startswith("file:") else None
-        token = None if file else _secret("token", said, environ)
+        token = None if file else _secret("token", said)
         if file is not None and not file.is_file():
             raise ConfigError(f"{owner}: token names {file}, which is no file")
     elif "cookies" not in options:
-        path = Path(environ.get("KF_PIPELINES_SA_TOKEN_PATH") or projected)
+        path = Path(os.environ.get("KF_PIPELINES_SA_TOKEN_PATH") or _PROJECTED)
         file = path if path.is_file() else None
     cookies = options.get("cookies")
     return _Access(
         server=_address(owner, host),
         source=owner,
         authority=_authority(owner, options.get("ssl_ca_cert")),
-        insecure=options.get("verify_ssl") is False,
+        insecure=not options["verify_ssl"],
         token=token,
         token_file=file,
-        cookies=None if cookies is None else _secret("cookies", cookies, environ),
+        cookies=None if cookies is None else _secret("cookies", cookies),
     )
 
 
@@ -150,9 +137,9 @@ def _address(owner: str, host: str) -> str:
     return address
 
 
-def _secret(name: str, source: str, environ: Mapping[str, str]) -> str:
+def _secret(name: str, source: str) -> str:
     try:
-        return read_secret(name, source, project=os.getcwd(), environ=environ).strip()
+        return read_secret(name, source, project=os.getcwd()).strip()
     except RequestRefused as error:
         raise ConfigError(error.what, fix=error.fix) from None
 

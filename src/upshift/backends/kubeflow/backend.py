@@ -11,30 +11,30 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
 from upshift.backends.base import (
+    DEVICES,
     Ask,
     Capabilities,
     Capacity,
-    Document,
     Ended,
     Finding,
-    Gone,
     Handle,
     Job,
     Offer,
     Sink,
-    Standing,
 )
 from upshift.backends.kubeflow.api import OPTIONS, V1, V2, NoHost, PipelinesApi, access_of, checked_options
 from upshift.backends.kubernetes.access import IN_POD
 from upshift.backends.kubernetes.api import Missing
 from upshift.backends.kubernetes.nodes import offer
-from upshift.backends.scheduler import NotNow, options_of
+from upshift.backends.options import options_of, text_option
+from upshift.backends.orchestrator import Document, Gone, Standing
+from upshift.backends.scheduler import NotNow
 from upshift.errors import BackendError, ConfigError, NotFound, RequestRefused, suggestion
 from upshift.images.building.builder import Destination
 from upshift.model.configuration import Target
@@ -58,17 +58,14 @@ _WAITING = ("Pending", "Error", "Failed")
 
 
 class KubeflowRuns:
-    """The runs of one target; as :class:`~upshift.backends.base.Orchestrator` says."""
+    """The runs of one target; as :class:`~upshift.backends.orchestrator.Orchestrator` says."""
 
     title = "Kubeflow"
 
-    def __init__(
-        self, target: str, options: Mapping[str, Any], *, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, target: str, options: Mapping[str, Any]) -> None:
         self._target = target
         self._options = options
-        self._sleep = sleep
-        self._api = PipelinesApi(read=lambda: access_of(target, options), sleep=sleep)
+        self._api = PipelinesApi(read=lambda: access_of(target, options))
         self._many_users: bool | None = None
 
     @property
@@ -124,7 +121,7 @@ class KubeflowRuns:
                         why=f"Whether it has taken the run {name} is not known.",
                         fix=f"Look for {name} on its page before you run the pipeline again.",
                     ) from None
-                self._sleep(pause)
+                time.sleep(pause)
         raise AssertionError
 
     def find(self, name: str) -> str | None:
@@ -312,34 +309,23 @@ class KubeflowBackend:
     name: ClassVar[str] = "kubeflow"
     settings: ClassVar[type] = KubeflowSettings
     capabilities: Capabilities = Capabilities(
-        fields=frozenset(
-            {
-                *("cpu_count", "memory", "shared_memory"),
-                *("gpu_count", "accelerator", "gpu_memory", "gpu_vendor"),
-            }
-        ),
+        fields=DEVICES | {"cpu_count", "memory", "shared_memory"},
         secrets=frozenset({"k8s"}),
         images=True,
-        remote=True,
-        strict=True,
         buckets=True,
         steps=False,
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
         self.options: Mapping[str, object] = options_of(target, KubeflowSettings, own=_OWN)
-        owner = f"target {target.name!r}"
-        image = target.options.get("image", "")
-        if not isinstance(image, str):
-            raise ConfigError(f"{owner}: image = {image!r} is invalid", fix="Write a string.")
+        self._image, self._registry = text_option(target, "image"), target.registry
         self.orchestrator = KubeflowRuns(target.name, checked_options(target))
         if "://" not in store:
             raise ConfigError(
-                f"{owner}: its store is the folder {store}",
+                f"target {target.name!r}: its store is the folder {store}",
                 why="Pods of Kubeflow see no folder of this machine; they hand on results through a bucket.",
                 fix='Name one: store = "s3://ml-team/upshift".',
             )
-        self._target = target
 
     def capacity(self) -> Capacity | None:
         """It queues its pods itself."""
@@ -391,7 +377,7 @@ class KubeflowBackend:
                 status="warning",
                 remedy=error.fix,
             )
-        image, registry = self._target.options.get("image"), self._target.registry
+        image, registry = self._image, self._registry
         if image is None and registry is None:
             yield Finding(
                 name="images",
@@ -406,9 +392,7 @@ class KubeflowBackend:
 
     def destination(self) -> Destination:
         """Pods take images from a registry; a step that names none runs in that of the target."""
-        return Destination(
-            platform="linux/amd64", registry=self._target.registry, parent=self._target.options.get("image")
-        )
+        return Destination(platform="linux/amd64", registry=self._registry, parent=self._image)
 
     def scripts(self, jobs: Sequence[Job]) -> None:
         """A step has none of its own."""

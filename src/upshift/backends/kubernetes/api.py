@@ -46,9 +46,6 @@ class Gone(Exception):
 class Forbidden(BackendError):
     """Whoever asks may not do that."""
 
-    def __init__(self, what: str, **fields: Any) -> None:
-        super().__init__(what, **fields)
-
 
 class Api:
     """One cluster. Threads may share it."""
@@ -61,11 +58,9 @@ class Api:
         access: Access | None = None,
         *,
         read: Callable[[], Access] = read_access,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._access = access
         self._read = read
-        self._sleep = sleep
         self._made: tuple[Connections, Connections] | None = None
 
     @property
@@ -134,7 +129,7 @@ class Api:
                 self.access.refresh()
                 continue
             if status in BUSY and pause is not None and not self._final(status, text):
-                self._sleep(min(float(headers.get("Retry-After") or pause), 10.0))
+                time.sleep(min(float(headers.get("Retry-After") or pause), 10.0))
                 continue
             break
         return self._read_answer(status, text, method, path)

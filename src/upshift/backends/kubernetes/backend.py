@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
-from upshift.backends.base import Ask, Capabilities, Ended, Finding, Handle, Job, Offer, Sink
+from upshift.backends.base import DEVICES, Ask, Capabilities, Ended, Finding, Handle, Job, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.engines import Engines, Journey
 from upshift.backends.kubernetes.access import read_access
 from upshift.backends.kubernetes.api import Api, Missing
 from upshift.backends.kubernetes.cluster import Kubernetes
 from upshift.backends.kubernetes.manifest import HOME, Mount, patched
-from upshift.backends.scheduler import NotNow, Reach, options_of
+from upshift.backends.options import flag_option, invalid_option, options_of, text_option
+from upshift.backends.scheduler import Reach
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.model.configuration import Target
 from upshift.model.settings.kubernetes import KubernetesSettings
@@ -39,43 +40,28 @@ class KubernetesBackend(ClusterBackend):
     name: ClassVar[str] = "kubernetes"
     settings: ClassVar[type] = KubernetesSettings
     capabilities: Capabilities = Capabilities(
-        fields=frozenset(
-            {
-                *("cpu_count", "memory", "disk", "shared_memory", "num_nodes"),
-                *("gpu_count", "accelerator", "gpu_memory", "gpu_vendor"),
-            }
-        ),
+        fields=DEVICES | {"cpu_count", "memory", "disk", "shared_memory", "num_nodes"},
         secrets=frozenset({"env", "file", "k8s"}),
         images=True,
-        remote=True,
-        strict=True,
         buckets=True,
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
         options = options_of(target, KubernetesSettings, own=_OWN, mounts=True)
-        said = {name: target.options[name] for name in _OWN if name in target.options}
-        owner = f"target {target.name!r}"
-        for name, value in said.items():
-            if name == "autoscaling" and not isinstance(value, bool):
-                raise ConfigError(f"{owner}: autoscaling = {value!r} is invalid", fix="Write true or false.")
-            if name not in ("autoscaling", "detach") and not (isinstance(value, str) and value.strip()):
-                raise ConfigError(f"{owner}: {name} = {value!r} is invalid", fix="Write a string.")
-        cache = said.get("code_cache")
+        kubeconfig, context = (text_option(target, name) for name in _CLUSTER)
+        cache = text_option(target, "code_cache")
         if cache is not None and not PurePosixPath(cache).is_absolute():
-            raise ConfigError(
-                f"{owner}: code_cache = {cache!r} is invalid",
-                fix='Name a folder of the nodes: "/var/lib/upshift".',
-            )
+            raise invalid_option(target, "code_cache", 'Name a folder of the nodes: "/var/lib/upshift".')
+        owner = f"target {target.name!r}"
         self._kubernetes = Kubernetes(
-            Api(read=lambda: read_access(said.get("kubeconfig"), said.get("context"))),
+            Api(read=lambda: read_access(kubeconfig, context)),
             options=options,
             mounts=tuple(_mount(owner, path, outside) for path, outside in target.mounts.items()),
             user=None if "://" in store or os.getuid() == 0 else (os.getuid(), os.getgid()),
-            grows=bool(said.get("autoscaling", False)),
-            code_cache=said.get("code_cache"),
+            grows=flag_option(target, "autoscaling"),
+            code_cache=cache,
         )
-        self._image = said.get("image")
+        self._image = text_option(target, "image")
         self._registry = target.registry
         super().__init__(
             self._kubernetes,
@@ -126,21 +112,18 @@ class KubernetesBackend(ClusterBackend):
             )
         return found
 
-    def findings(self) -> Iterator[Finding]:
-        """The cluster, and where its images come from."""
+    def findings_of_cluster(self) -> Iterator[Finding]:
+        """The cluster, and what an engine may do there."""
         try:
-            yield from self._kubernetes.findings(self._options)
+            yield from super().findings_of_cluster()
             yield from self._kubernetes.findings_of_engine(self.engines.settings)
-        except NotNow as error:
-            raise BackendError(str(error), fix="Try again in a moment.") from None
         except Missing as error:
             raise BackendError(f"{self._kubernetes.api.access.server} has no such API: {error}") from None
-        yield Finding(
-            name="images",
-            text=f"pushed to {self._registry}"
-            if self._registry
-            else "as their registries have them; to build some, name a registry: registry = … of the target",
-        )
+
+    def images(self) -> Finding:
+        """Where images come from."""
+        untold = "as their registries have them; to build some, name a registry: registry = … of the target"
+        return Finding(name="images", text=f"pushed to {self._registry}" if self._registry else untold)
 
     def destination(self) -> Destination:
         """The registry of the target."""

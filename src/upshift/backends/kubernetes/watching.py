@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
@@ -61,9 +61,8 @@ class _Scope:
 class Watching:
     """What is known of the jobs of some runs. Threads may share it."""
 
-    def __init__(self, api: Api, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._clock = clock
         self._lock = threading.Condition()
         self._known: dict[str, Known] = {}
         self._added: dict[str, float] = {}  # when a job was submitted or found
@@ -81,7 +80,7 @@ class Watching:
             known = self._known.setdefault(id, Known(kind=kind))
             known.job, known.gone = _slim(job, kind), False
             known.pods |= self._strays.pop(id, {})
-            self._added[id] = self._clock()
+            self._added[id] = time.monotonic()
             key = (meta["namespace"], run)
             if key not in self._scopes:
                 scope = self._scopes[key] = _Scope(*key)
@@ -106,10 +105,10 @@ class Watching:
         NotNow
             The cluster has not said anything yet, or for a while.
         """
-        until = self._clock() + SYNCED
+        until = time.monotonic() + SYNCED
         for scope in list(self._scopes.values()):
-            if not scope.synced.wait(max(0.0, until - self._clock())) or (
-                scope.deaf is not None and self._clock() - scope.deaf > DEAF
+            if not scope.synced.wait(max(0.0, until - time.monotonic())) or (
+                scope.deaf is not None and time.monotonic() - scope.deaf > DEAF
             ):
                 raise NotNow(scope.error or "Kubernetes has not answered yet")
         self._look(ids)
@@ -141,7 +140,7 @@ class Watching:
             except Exception as error:  # of ours: the next list may be read
                 scope.error = f"{type(error).__name__}: {error}"
             if scope.deaf is None:
-                scope.deaf = self._clock()
+                scope.deaf = time.monotonic()
             with self._lock:
                 self._lock.wait_for(lambda: self._closed, AGAIN[min(tries, len(AGAIN) - 1)])
             tries += 1
@@ -165,8 +164,8 @@ class Watching:
     def _follow(self, scope: _Scope, version: str) -> None:
         """Watch, and again from where a watch has ended, until it is time for a list."""
         path, query = self._query(scope)
-        since = self._clock()
-        while not self._closed and self._clock() - since < WHOLE:
+        since = time.monotonic()
+        while not self._closed and time.monotonic() - since < WHOLE:
             for event, item in self._api.watch(path, version, **query):
                 version = item["metadata"]["resourceVersion"]
                 if event != "BOOKMARK":
@@ -191,7 +190,7 @@ class Watching:
 
     def _look(self, ids: Collection[str]) -> None:
         """Look at those whose pods cannot say how they are."""
-        now = self._clock()
+        now = time.monotonic()
         unclear: dict[tuple[str, str, str], list[str]] = {}
         with self._lock:
             for id in ids:
@@ -235,7 +234,7 @@ class Watching:
         with self._lock:
             known = self._known.get(id)
             if known is not None:
-                self._looked[id] = (self._clock(), going)
+                self._looked[id] = (time.monotonic(), going)
                 known.gone = job is None
                 known.job = known.job if job is None else _slim(job, kind)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from upshift.backends.base import (
+    DEVICES,
     Ask,
     Capabilities,
     Capacity,
@@ -22,12 +23,12 @@ from upshift.backends.base import (
     Sink,
     Started,
     Waiting,
-    refuse_options,
     secrets_of,
 )
 from upshift.backends.local import link as links
 from upshift.backends.local.link import Link, ServerGone
 from upshift.backends.local.offers import MANNERS, ThisMachine, manners, offer
+from upshift.backends.options import invalid_option, refuse_options
 from upshift.errors import BackendError, ConfigError
 from upshift.model.configuration import Target
 from upshift.model.settings.sizes import format_size
@@ -47,14 +48,8 @@ class LocalBackend:
 
     name: ClassVar[str] = "local"
     capabilities: Capabilities = Capabilities(
-        fields=frozenset(
-            {
-                *("cpu_count", "memory", "disk", "shared_memory"),
-                *("gpu_count", "accelerator", "gpu_memory", "gpu_vendor"),
-            }
-        ),
+        fields=DEVICES | {"cpu_count", "memory", "disk", "shared_memory"},
         secrets=frozenset({"env", "file"}),
-        images=False,
         remote=False,
         strict=False,
     )
@@ -241,17 +236,10 @@ class LocalBackend:
 
 
 def _nodes(target: Target) -> int:
-    """How many nodes are rehearsed on this machine, at most.
-
-    Raises
-    ------
-    ConfigError
-        That is invalid.
-    """
+    """How many nodes are rehearsed on this machine, at most. Raises ``ConfigError``."""
     nodes = target.options.get("nodes", 1)
     if type(nodes) is not int or not 1 <= nodes <= MOST_NODES:
-        raise ConfigError(
-            f"target {target.name!r}: nodes = {nodes!r} is invalid",
-            fix=f"Write a number of nodes to rehearse on this machine, from 1 to {MOST_NODES}.",
+        raise invalid_option(
+            target, "nodes", f"Write a number of nodes to rehearse on this machine, from 1 to {MOST_NODES}."
         )
     return nodes

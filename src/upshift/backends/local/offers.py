@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.backends.base import Offer
-from upshift.errors import ConfigError
+from upshift.backends.options import invalid_option
 from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import SPAN_FORMS, format_size, parse_span
@@ -239,12 +239,11 @@ def manners(target: Target) -> tuple[float, bool]:
     try:
         seconds = WAIT if wait is None else parse_span(str(wait))
     except ValueError:
-        raise ConfigError(
-            f"target {target.name!r}: device_wait = {wait!r} is invalid", fix=f"Write {SPAN_FORMS}."
-        ) from None
+        raise invalid_option(target, "device_wait", f"Write {SPAN_FORMS}.") from None
     if busy not in ("wait", "use"):
-        raise ConfigError(
-            f"target {target.name!r}: busy_devices = {busy!r} is invalid",
-            fix='Write "wait", until other programs have let go of a device, or "use", to work beside them.',
+        raise invalid_option(
+            target,
+            "busy_devices",
+            'Write "wait", until other programs have let go of a device, or "use", to work beside them.',
         )
     return seconds, busy == "use"

@@ -30,14 +30,15 @@ from urllib.parse import quote, urlsplit
 
 import attrs
 
-from upshift.backends.base import Ask, Capabilities, Capacity, Finding, Offer, Sink
+from upshift.backends.base import DEVICES, Ask, Capabilities, Capacity, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.engines import Engines, Journey
+from upshift.backends.options import flag_option, options_of, text_option
 from upshift.backends.ray import gang
 from upshift.backends.ray.dashboard import Dashboard, Unknown, address_of
 from upshift.backends.ray.nodes import TYPE, Node, findings, offer, read_nodes
-from upshift.backends.scheduler import Launch, NotNow, Reach, State, options_of
-from upshift.errors import BackendError, ConfigError
+from upshift.backends.scheduler import Launch, NotNow, Reach, State
+from upshift.errors import BackendError
 from upshift.model.configuration import Target
 from upshift.model.home import home
 from upshift.model.settings.ray import RaySettings
@@ -359,33 +360,18 @@ class RayBackend(ClusterBackend):
     name: ClassVar[str] = "ray"
     settings: ClassVar[type] = RaySettings
     capabilities: Capabilities = Capabilities(
-        fields=frozenset(
-            {"cpu_count", "memory", "gpu_count", "accelerator", "gpu_memory", "gpu_vendor", "num_nodes"}
-        ),
+        fields=DEVICES | {"cpu_count", "memory", "num_nodes"},
         secrets=frozenset({"env", "file"}),
-        images=False,
         environments=True,
-        remote=True,
-        strict=True,
         buckets=True,
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
         own = ("address", "autoscaling", "detach", "python")
         options = options_of(target, RaySettings, own=own)
-        owner = f"target {target.name!r}"
-        address, grows = target.options.get("address"), target.options.get("autoscaling", False)
-        self._python = target.options.get("python")
-        if not isinstance(grows, bool):
-            raise ConfigError(f"{owner}: autoscaling = {grows!r} is invalid", fix="Write true or false.")
-        for name, said, example in (
-            ("address", address, "http://HEAD:8265"),
-            ("python", self._python, "/opt/venv/bin/python"),
-        ):
-            if said is not None and not (isinstance(said, str) and said.strip()):
-                raise ConfigError(
-                    f"{owner}: {name} = {said!r} is invalid", fix=f'Write {name} = "{example}".'
-                )
+        grows = flag_option(target, "autoscaling")
+        address = text_option(target, "address", 'Write address = "http://HEAD:8265".')
+        self._python = text_option(target, "python", 'Write python = "/opt/venv/bin/python".')
         self._alone = "://" in store  # whether nodes have nothing of this machine
         cluster = Ray(Dashboard(address_of(address)), grows=grows, home=None if self._alone else str(home()))
         if self._alone:

@@ -25,9 +25,10 @@ from typing import Any, ClassVar
 
 import attrs
 
-from upshift.backends.base import Ask, Capabilities, Finding, Offer, Sink
+from upshift.backends.base import DEVICES, Ask, Capabilities, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
-from upshift.backends.scheduler import Launch, NotNow, Reach, State, options_of
+from upshift.backends.options import options_of, text_option
+from upshift.backends.scheduler import Launch, NotNow, Reach, State
 from upshift.backends.skypilot.task import FIRST_NODE, grants, task_of, unnamed
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.images.building.builder import Destination
@@ -295,16 +296,9 @@ class SkyPilotBackend(ClusterBackend):
     name: ClassVar[str] = "skypilot"
     settings: ClassVar[type] = SkyPilotSettings
     capabilities: Capabilities = Capabilities(
-        fields=frozenset(
-            {
-                *("cpu_count", "memory", "disk", "shared_memory", "num_nodes"),
-                *("gpu_count", "accelerator", "gpu_memory", "gpu_vendor"),
-            }
-        ),
+        fields=DEVICES | {"cpu_count", "memory", "disk", "shared_memory", "num_nodes"},
         secrets=frozenset({"env", "file"}),
         images=True,
-        remote=True,
-        strict=True,
         buckets=True,
     )
 
@@ -312,21 +306,16 @@ class SkyPilotBackend(ClusterBackend):
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
         options = options_of(target, SkyPilotSettings, own=("sky", "image"))
-        owner = f"target {target.name!r}"
-        for name in ("sky", "image"):
-            if not isinstance(target.options.get(name, ""), str):
-                raise ConfigError(
-                    f"{owner}: {name} = {target.options[name]!r} is invalid", fix="Write a text."
-                )
+        self._image = text_option(target, "image")
         if "://" not in store:
             raise ConfigError(
-                f"{owner}: its store is the folder {store}",
+                f"target {target.name!r}: its store is the folder {store}",
                 why="Steps on machines that are rented hand on their results through a bucket.",
                 fix='Name one: store = "s3://team/upshift".',
             )
         self.options: Mapping[str, Any] = options
-        self._target = target
-        self._sdk = Sdk(target.options.get("sky"))
+        self._registry = target.registry
+        self._sdk = Sdk(text_option(target, "sky"))
         self._skypilot = SkyPilot(self._sdk)
         super().__init__(self._skypilot, name=self.name, store=store, sink=sink, options=options)
 
@@ -340,9 +329,7 @@ class SkyPilotBackend(ClusterBackend):
 
     def destination(self) -> Destination:
         """Machines take images from a registry; a step that names none runs in that of the target."""
-        return Destination(
-            platform="linux/amd64", registry=self._target.registry, parent=self._target.options.get("image")
-        )
+        return Destination(platform="linux/amd64", registry=self._registry, parent=self._image)
 
     def close(self) -> None:
         """Let go of the jobs, which go on."""

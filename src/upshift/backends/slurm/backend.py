@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from upshift.backends.base import Capabilities, Finding, Sink
+from upshift.backends.base import DEVICES, Capabilities, Finding, Sink
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.engines import Engines
-from upshift.backends.scheduler import Reach, options_of
+from upshift.backends.options import choice_option, options_of
+from upshift.backends.scheduler import Reach
 from upshift.backends.slurm.cluster import PATIENCE, Slurm
 from upshift.backends.slurm.containers import KINDS, Containers
 from upshift.backends.slurm.login import login_of
@@ -34,27 +35,15 @@ class SlurmBackend(ClusterBackend):
     name: ClassVar[str] = "slurm"
     settings: ClassVar[type] = SlurmSettings
     capabilities: Capabilities = Capabilities(
-        fields=frozenset(
-            {
-                *("cpu_count", "memory", "disk", "num_nodes"),
-                *("gpu_count", "accelerator", "gpu_memory", "gpu_vendor"),
-            }
-        ),
+        fields=DEVICES | {"cpu_count", "memory", "disk", "num_nodes"},
         secrets=frozenset({"env", "file"}),
         images=True,
         environments=True,
-        remote=True,
-        strict=True,
         buckets=True,
     )
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
-        kind = target.options.get("containers")
-        if kind is not None and kind not in KINDS:
-            raise ConfigError(
-                f"target {target.name!r}: containers = {kind!r} is invalid",
-                fix=f"Write one of {', '.join(KINDS)}, whichever the nodes have.",
-            )
+        kind = choice_option(target, "containers", KINDS)
         login = login_of(target, store)
         if kind is None and login is None:
             kind = _found_containers()

@@ -259,13 +259,12 @@ _cache: dict[tuple[object, ...], tuple[float, tuple[Inventory, ...]]] = {}
 def discover(
     timeout: float = DEADLINE,  # seconds until a vendor that has not answered counts as unknown
     *,
-    vendors: Sequence[Vendor] | None = None,  # whom to ask; None: those that are :func:`present`
     fresh: bool = False,  # ask again, though the answer of less than a minute ago is known
     # is told in words whom it waits for, where that takes more than :data:`SLOW` seconds
     slow: Callable[[str], None] = lambda words: None,
 ) -> tuple[Inventory, ...]:
     """The devices that this process may use, by vendor. Problems are told in an inventory, never raised."""
-    asked = present() if vendors is None else tuple(vendors)
+    asked = present()
     if not asked:
         return ()
     key = (*(vendor.name for vendor in asked), *map(os.environ.get, _MATTERS))

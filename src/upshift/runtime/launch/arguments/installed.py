@@ -62,11 +62,11 @@ def installed_fields() -> tuple[str, ...]:
     return () if folder is None else tuple(fields_in(_text(folder / "commands/config/config_args.py")))
 
 
-def fields_in(source: str, classes: tuple[str, ...] = ("BaseConfig", "ClusterConfig")) -> Iterator[str]:
-    """The names of the fields that classes declare."""
+def fields_in(source: str) -> Iterator[str]:
+    """The names of the fields that the classes of a configuration declare."""
     with contextlib.suppress(SyntaxError):  # written for a newer Python
         for made in ast.parse(source).body:
-            if isinstance(made, ast.ClassDef) and made.name in classes:
+            if isinstance(made, ast.ClassDef) and made.name in ("BaseConfig", "ClusterConfig"):
                 for line in made.body:
                     if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
                         yield line.target.id

@@ -15,7 +15,6 @@ from xml.etree import ElementTree
 
 from upshift.errors import ConfigError, StoreError
 from upshift.runtime.storage.objects.azure_credentials import (
-    Account,
     AzureWallet,
     Sas,
     SharedKey,
@@ -66,7 +65,6 @@ class AzureContainer(Transport["SharedKey | Sas | Token"]):
         *,
         wallet: Wallet[SharedKey | Sas | Token] | None = None,
         connections: Connections | None = None,
-        account: Account | None = None,
         endpoint: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -76,7 +74,7 @@ class AzureContainer(Transport["SharedKey | Sas | Token"]):
                 why="It has 3 to 63 lowercase letters, digits and single hyphens.",
                 fix="Give a store as az://CONTAINER/PREFIX.",
             )
-        self.account = account or configured(f"az://{name}")
+        self.account = configured(f"az://{name}")
         super().__init__(
             name, wallet=wallet or AzureWallet(self.account), connections=connections, sleep=sleep
         )

@@ -86,11 +86,8 @@ def say(what: str, **content: Any) -> bytes:
 class Frames:
     """Takes a stream apart."""
 
-    def __init__(
-        self,
-        largest: int = LARGEST,  # bytes of a payload, at most
-    ) -> None:
-        self.largest = largest
+    def __init__(self) -> None:
+        self.largest = LARGEST  # bytes of a payload, at most
         self._rest = bytearray()
 
     def take(self, data: bytes) -> Iterator[Frame]:

@@ -51,16 +51,13 @@ class Pools:
 
     def __init__(self) -> None:
         self._controller: Any = None
-        self._modules = 0
 
     def find(self) -> None:
-        """Look for pools, if modules were loaded since the last look."""
-        if len(sys.modules) != self._modules:
-            self._modules = len(sys.modules)
-            if any(name in sys.modules for name in _NATIVE):
-                from threadpoolctl import ThreadpoolController
+        """Look for the pools of the modules that are loaded by now."""
+        if any(name in sys.modules for name in _NATIVE):
+            from threadpoolctl import ThreadpoolController
 
-                self._controller = ThreadpoolController()
+            self._controller = ThreadpoolController()
 
     def size(self, cpus: int | None, own: Mapping[str, str]) -> None:
         """Give each pool as many threads as :func:`size_variables` says, which see."""
