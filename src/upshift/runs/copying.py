@@ -14,7 +14,6 @@ not ended, and stay behind with the runs that have not.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import socket
 import tempfile
@@ -37,7 +36,7 @@ from upshift.runtime.storage.format import VERSION
 from upshift.runtime.storage.objects.base import Objects
 from upshift.runtime.storage.objects.folder import FolderObjects
 from upshift.runtime.storage.records import ARRAY, REMOVED, safe, unpack_array
-from upshift.runtime.storage.replica import APPENDED, RUN_RECORD, blob_key
+from upshift.runtime.storage.replica import APPENDED, RUN_RECORD, blob_key, upload
 from upshift.runtime.storage.store import Store
 
 
@@ -148,14 +147,7 @@ class _Place:
 
     def take(self, digest: str, path: Path) -> None:
         """Write a value to the destination."""
-        with open(path, "rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                self.objects.upload(blob_key(digest), [])
-                return
-            # Not closed here: an error on the way may keep a view of it for a while.
-            self.objects.upload(
-                blob_key(digest), [memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))]
-            )
+        upload(self.objects, blob_key(digest), str(path))
 
     def lacks(self, run: str, key: str, size: int) -> bool:
         """Whether a file is not there, or there in another length, or may have another content."""

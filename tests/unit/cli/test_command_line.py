@@ -65,6 +65,7 @@ def test_python_minus_m_is_the_same_command() -> None:
         (["run", "x.py", "--wiht", "kubernetes"], "no such option '--wiht'"),
         (["run", "x.py", "--no-cash"], "fix:   Did you mean --no-cache? A parameter of"),
         (["run", "x.py", "--n", "3"], "fix:   A parameter of the pipeline is given by -p: -p n=3"),
+        (["run", "x.py", "--on"], "fix:   Write the value after --on; --help lists the options."),
         (["plan", "x.py", "--detach"], "no such option '--detach'"),
         (["run", "x.py", "n=3"], "unexpected argument 'n=3'"),
         (["run", "x.py", "n=3"], "Parameters of the pipeline are given by -p: -p n=3"),

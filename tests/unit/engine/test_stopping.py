@@ -26,6 +26,7 @@ from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUna
 from upshift.model.configuration import Target, load_configuration
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.runs.stores.lease import Lease, leases
+from upshift.runtime.storage.store import Store
 
 
 def one() -> int:
@@ -266,10 +267,18 @@ def test_a_control_socket_that_cannot_be_made_is_explained(
     assert "UPSHIFT_HOME" in (caught.value.fix or "")
 
 
-def test_a_stopped_job_that_leaves_no_result_counts_as_cancelled(held: Bench) -> None:
+@pytest.mark.parametrize("full", [False, True], ids=["", "on a full disk"])
+def test_a_stopped_job_that_leaves_no_result_counts_as_cancelled(
+    held: Bench, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    def refuse(*_: object, **__: object) -> bool:
+        raise StoreUnavailable("the store cannot be written", why="No space left on device")
+
     def vanish(handle: str, grace: float) -> None:
         job = held.cluster.running.pop(handle)
         assert job.spec.task.step == "double"
+        if full:
+            monkeypatch.setattr(Store, "claim_attempt", refuse)
         held.cluster._sinks[handle](Ended(handle=handle))
 
     held.cluster.cancel = vanish  # type: ignore[method-assign]

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from upshift.code.fingerprint import facts
 from upshift.code.memo import Memo, now
 from upshift.model.configuration import Configuration
 from upshift.model.home import home, make_folder
+from upshift.model.spec import TaskId
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.stores.lease import Lease
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import files, scratch
 from upshift.runtime.storage.store import open_store
+from upshift.runtime.supervisor.devices import occupants
 
 
 @pytest.fixture(params=[0o000, 0o022])
@@ -34,6 +37,9 @@ MAKERS: dict[str, Callable[[], object]] = {
     "store": lambda: open_store(str(home() / "store")).put(b"content"),
     "lease": lambda: Lease("20261123-120000-abcd", str(home() / "store")).release(),
     "memo": lambda: Memo("question").remember(1, {}, since=now()),
+    "facts of code": lambda: facts.keep(home() / "memos" / "facts", b"content"),
+    "devices": lambda: occupants.note(["GPU-1"], TaskId(run="r1", step="one")),
+    "folder": lambda: files.make_folder(str(home() / "store" / "seals")),
     "scratch": lambda: os.close(scratch.locked(str(scratch.place() / "folder"))),
 }
 

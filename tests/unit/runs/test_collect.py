@@ -144,7 +144,11 @@ def test_a_dry_run_says_the_same_and_touches_nothing(store: Store, runs: Runs) -
     runs.add("two", made("two", blob(store, b"b")))
     blob(store, b"orphan")
     before = everything(store)
-    said = collect.collect(store, runs.catalog, forget=["one"], dry_run=True)
+    told: set[str] = set()
+    said = collect.collect(
+        store, runs.catalog, forget=["one"], dry_run=True, tell=lambda what, done, of: told.add(what)
+    )
+    assert "looking at runs" in told and not any("remov" in what for what in told)
     assert everything(store) == before
     assert [row.id for row in runs.catalog.runs()] == ["two", "one"]
     done = collect.collect(store, runs.catalog, forget=["one"])

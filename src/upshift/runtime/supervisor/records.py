@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -112,10 +111,6 @@ def _seen_by(member: Member) -> dict[str, Any]:
     }
 
 
-_NONSENSE = (TypeError, ValueError, KeyError, AttributeError)
-"""What reading a message raises that a step has written itself: it may write to any descriptor."""
-
-
 class Observations:
     """What is found in the course of an attempt; on a machine without devices, frameworks only."""
 
@@ -135,19 +130,16 @@ class Observations:
 
     def framework(self, content: Mapping[str, Any]) -> None:
         """A framework in the step's process sees this: a :class:`~upshift.model.spec.Framework`."""
-        with contextlib.suppress(*_NONSENSE):
-            self._frameworks.append(decode(Framework, content))
+        self._frameworks.append(decode(Framework, content))
 
     def diagnosis(self, content: Mapping[str, Any]) -> Failure | None:
-        """Why the step must not go on; None: it may, or that is no :class:`Diagnosis`."""
-        with contextlib.suppress(*_NONSENSE):
-            found = decode(Diagnosis, content)
-            if found.failure is None:
-                self._missed.append(found.framework)
-            else:
-                self._diagnosis = found
-            return found.failure
-        return None
+        """Why the step must not go on; None: it may."""
+        found = decode(Diagnosis, content)
+        if found.failure is None:
+            self._missed.append(found.framework)
+        else:
+            self._diagnosis = found
+        return found.failure
 
     @property
     def degraded(self) -> bool:
