@@ -23,11 +23,17 @@ class RayHere:
 
     folder: Path = FOLDER
     port: int = 8365
+    net: int = 18
 
     @property
     def address(self) -> str:
         """That of its dashboard."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def workers(self) -> list[str]:
+        """The addresses of the nodes that are no heads."""
+        return [f"127.0.{self.net}.{number}" for number in (2, 3)]
 
     def ask(self, path: str, method: str = "GET") -> Any:
         """What the dashboard answers."""
@@ -69,10 +75,10 @@ def ray_here() -> RayHere:
 def ray_of_its_own(*, port: int = 8375, net: int = 19) -> Iterator[RayHere]:
     """A cluster that a test may break, of a head and two more nodes."""
     ray_here()
-    folder = FOLDER.with_name("ray-to-break")
+    folder = FOLDER.with_name(f"ray-to-break-{net}")
     arguments = (str(folder), str(port), str(net), "2")
     subprocess.run([SCRIPT, "start", *arguments], check=True, capture_output=True, timeout=280)
     try:
-        yield RayHere(folder, port)
+        yield RayHere(folder, port, net)
     finally:
         subprocess.run([SCRIPT, "stop", *arguments], check=True, capture_output=True, timeout=120)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import upshift
+from buckets import KEYS, BucketHere
 from contract.contract_kit import Ground
 from cut_wire import CutWire
 from project import Project
@@ -598,20 +599,33 @@ def lose(own: RayHere, address: str) -> None:
     os.kill(raylet, signal.SIGKILL)
 
 
+@pytest.fixture
+def with_bucket(bucket: BucketHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayHere]:
+    """Such a cluster whose nodes have folders and credentials of their own, and share a bucket only."""
+    monkeypatch.setenv("UPSHIFT_STORE", f"{bucket.address}/team")
+    with ray_of_its_own(port=8395, net=20) as made:
+        yield made
+
+
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("where", ["own_ray", "with_bucket"])
 def test_a_step_that_will_do_with_fewer_nodes_goes_on_without_the_one_that_is_lost(
-    own_ray: RayHere, project: Project
+    where: str, project: Project, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    own: RayHere = request.getfixturevalue(where)
     project.write(ELASTIC)
     told = project.fifo("told")
-    target = f'[targets.own]\nbackend = "ray"\noptions = {{ address = "{own_ray.address}" }}\n'
-    (project.folder / "upshift.toml").write_text(target)
+    there = {**KEYS, "UPSHIFT_NODE_HOME": f"{tmp_path}/$UPSHIFT_NODE_NAME"} if where == "with_bucket" else {}
+    variables = ", ".join(f'{name} = "{value}"' for name, value in there.items())
+    target = f'options = {{ address = "{own.address}", env_vars = {{ {variables} }} }}\n'
+    (project.folder / "upshift.toml").write_text(f'[targets.own]\nbackend = "ray"\n{target}')
     with Running(project, "run", "pipeline.py", "--on", "own", "--param", f"told={told}") as run:
         ranks = supervisors(told, 3, run)
-        lose(own_ray, "127.0.19.3")
+        gone = own.workers[-1]
+        lose(own, gone)
         said = run.end()
-    assert "[rank 1] goes on as 1 of 2" in said and "(127.0.19.3) is gone" in said
-    assert upshift.get_run("latest").output == 3
+    assert "[rank 1] goes on as 1 of 2" in said and f"({gone}) is gone" in said
+    assert project.python("-c", "import upshift; print(upshift.get_run('latest').output)").out == "3\n"
     attempts = shown(project)["steps"][0]["tasks"][0]["attempts"]
     assert [one["granted"]["nodes"] for one in attempts] == [3, 2]
     assert attempts[0]["reason"] == "infrastructure"
@@ -622,7 +636,7 @@ def test_a_step_that_will_do_with_fewer_nodes_goes_on_without_the_one_that_is_lo
 def test_a_node_that_is_lost_is_told_as_such(own_ray: RayHere, watching: Callable[..., Watching]) -> None:
     one = watching(address=own_ray.address, labels={"rack": "r1"})
     handle, job = one.started("wait")
-    lose(own_ray, "127.0.19.2")
+    lose(own_ray, own_ray.workers[0])
     failure = one.failure(handle, job)
     assert failure.reason == "infrastructure"
     assert "its node was lost" in failure.message, failure.message

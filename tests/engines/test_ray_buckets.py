@@ -14,6 +14,8 @@ import pytest
 from buckets import KEYS, BucketHere
 from project import Project
 from ray_here import RayHere, ray_here
+from server_before import Harm, before
+from talking import TALKING, is_whole, until_printed_by_both
 from upshift.runs.checking import check_store
 from upshift.runtime.storage.objects import open_objects
 
@@ -184,6 +186,25 @@ def test_an_engine_that_is_a_job_of_rays_brings_itself_and_is_followed_from_anyw
     assert second.show()["status"] == "completed"
     assert "wait: completed in" in second.upshift("logs", "latest", "--engine", "-f").out
     whole(store)
+
+
+def test_ranks_print_while_the_bucket_does_not_answer(
+    project: Project, bucket: BucketHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, told = tmp_path / "gate", tmp_path / "gate.told"
+    os.mkfifo(told)
+    project.write(TALKING)
+    with before(bucket.endpoint) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.address)
+        engine = project.start("run", "pipeline.py", "--on", "cluster", "-p", f"gate={gate}")
+        until_printed(project, "[rank 1] it waits")
+        server.always = Harm(status=503)
+        gate.touch()
+        until_printed_by_both(told, PATIENCE)
+        server.always = None
+        out, err = engine.communicate(timeout=PATIENCE)
+        assert engine.returncode == 0, out + err
+        assert is_whole(project.upshift("logs", "latest").out.splitlines())
 
 
 @pytest.mark.parametrize(

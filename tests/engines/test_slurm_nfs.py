@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import threading
 from collections.abc import Callable, Iterator
 
@@ -17,6 +16,7 @@ import pytest
 from nfs import KEPT, Shared
 from project import Project
 from slurm_here import SlurmHere, slurm_here
+from talking import TALKING, is_whole, until_printed_by_both
 
 STEPS = """
     import os, time
@@ -156,46 +156,16 @@ def test_a_run_is_followed_and_what_its_nodes_write_is_found(site: Site, slurm: 
     assert [*store.glob("runs/*/live/*"), *store.glob("leases/*/[!.]*"), *store.glob("tmp/[!.]*")] == []
 
 
-TALKING = """
-    import os, time
-
-    from upshift import current, run_with_torchrun
-
-    @run_with_torchrun(nproc_per_node=1)
-    @step(cache=False, settings={"resources": {"num_nodes": 2}})
-    def talk(gate: str) -> list[int]:
-        print("it waits", flush=True)
-        while not os.path.exists(gate):
-            time.sleep(0.05)
-        for number in range(2000):
-            print(number, "x" * 500)
-        print("that was all", flush=True)
-        with open(f"{gate}.told", "w") as told:
-            told.write("done\\n")
-        return [current.world_size]
-
-    @pipeline
-    def example(gate: str):
-        return talk(gate)
-"""
-
-
 def test_ranks_print_while_the_store_does_not_answer(site: Site) -> None:
     site.login.write(TALKING)
     told = site.gate.with_name("gate.told")
     os.mkfifo(told)
     engine, run = site.start("[talk] [rank 1] it waits")
-    with open(os.open(told, os.O_RDWR), "rb", buffering=0) as pipe, site.shared.silent():
+    with site.shared.silent():
         site.gate.touch()
-        done = b""
-        while done.count(b"\n") < 2:
-            assert select.select([pipe], [], [], KEPT)[0], "a rank waits for the store"
-            done += pipe.read(100)
+        until_printed_by_both(told, KEPT)
     assert engine.end() == 0, engine.said
-    lines = site.elsewhere.upshift("logs", run).out.splitlines()
-    for rank in (0, 1):
-        said = [line for line in lines if f"[rank {rank}] " in line]
-        assert [line.split()[-2] for line in said if line.endswith("x" * 500)] == [*map(str, range(2000))]
+    assert is_whole(site.elsewhere.upshift("logs", run).out.splitlines())
 
 
 def test_a_run_is_cancelled_from_another_machine(site: Site, slurm: SlurmHere) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from batch_here import batch_here
 from buckets import KEYS, BucketHere
 from counted import Requests, kind_of
 from kubernetes_here import registry_with_python
@@ -17,7 +18,7 @@ from project import Project
 from ray_here import ray_here
 from slurm_here import slurm_here
 
-MAPPED = {"local": 6, "slurm": 40, "ray": 3, "kubernetes": 16}
+MAPPED = {"local": 6, "slurm": 40, "ray": 3, "kubernetes": 16, "aws-batch": 4}
 """Tasks of a mapped step, which are an array where there are such."""
 MOST = 6.0
 """Requests for a trivial task, wherever it runs."""
@@ -56,6 +57,16 @@ def target(
         there = {**KEYS, "UPSHIFT_NODE_HOME": node}
         said = ", ".join(f'{name} = "{value}"' for name, value in there.items())
         options = f'address = "{ray_here().address}", env_vars = {{ {said} }}'
+    if name == "aws-batch":
+        registry = request.getfixturevalue("registry")
+        image = request.getfixturevalue("image_maker").push("batch/counted:1", environment=KEYS)
+        with batch_here({"DOCKER_CONFIG": str(registry.login)}) as here:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", here.endpoint)
+            said = {**here.options, "image": image}
+            options = ", ".join(f'{name} = "{value}"' for name, value in said.items())
+            place = f'backend = "aws-batch"\nregistry = "{registry.address}/batch"\n'
+            yield f"{place}options = {{ {options} }}\n", MAPPED[name]
+        return
     if name != "kubernetes":
         yield f'backend = "{name}"\noptions = {{ {options} }}\n', MAPPED[name]
         return
