@@ -91,7 +91,7 @@ class MadeUpBuilder:
     destination: Destination | None = None
     engine: None = None
 
-    def problems(self, ingredients: Ingredients, parent: Parent | None) -> Sequence[Finding]:
+    def problems(self, ingredients: Ingredients) -> Sequence[Finding]:
         return self.findings
 
     def unresolvable(

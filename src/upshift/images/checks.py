@@ -356,11 +356,11 @@ def _login(ingredients: Ingredients, parent: Parent | None) -> Iterator[Finding]
     if parent is not None or ingredients.recipe.parent is None:
         return
     image = known_image(ingredients.recipe.parent)
-    if image is not None and image.wants_login:
+    if image is not None and image.private:
         yield Finding(
             severity=NOTE,
             field="parent_image",
-            what=f"{ingredients.recipe.parent} is {image.title}; its registry wants a login.",
+            what=f"{ingredients.recipe.parent} is {image.private}; its registry wants a login.",
             evidence=image.source,
             fix=login_command(Reference.parse(ingredients.recipe.parent).registry),
         )

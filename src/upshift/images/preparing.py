@@ -234,7 +234,7 @@ class _Preparation:
         known_parent = self._parent is not None or recipe.parent is None
         digest = recipe.digest(self._parent.digest if self._parent else None) if known_parent else None
         if known_parent:
-            self._findings += self._builder.problems(ingredients, self._parent)
+            self._findings += self._builder.problems(ingredients)
         self._inspect_base(digest)
         if digest is not None and not self._refused and (look or recipe.requirements or self._doubt):
             self._find(digest, look=look)

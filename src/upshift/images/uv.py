@@ -42,33 +42,9 @@ _FAILURES: tuple[tuple[type[ImageError], str, str, str], ...] = (
     ),
     (
         RecipeError,
-        r"unexpected argument '|invalid value '.*' for '|a value is required for '",
-        "uv refuses one of its options",
-        "Correct python_package_installer_args, or the option in requirements.",
-    ),
-    (
-        RecipeError,
         r"Hash mismatch|HashMismatch",
         "a file of the requirements has another hash than the one that is written down",
         "Lock again if the index has other files now; else find out where this one comes from.",
-    ),
-    (
-        RecipeError,
-        r"(?i:hashes are required|--require-hashes)",
-        "some of the requirements have hashes, and others have none",
-        "Give all of them a version and a hash (uv pip compile --generate-hashes), or none.",
-    ),
-    (
-        RecipeError,
-        r"Git executable not found|`git` (?:is )?not",
-        "a requirement is in a git repository, and git is not installed on this machine",
-        "Install git here.",
-    ),
-    (
-        RecipeError,
-        r"(?i:repository (?:'[^']*' )?not found|does not appear to be a git repository)",
-        "there is no such git repository, or it wants a login",
-        "Correct its address; or give git a login for it (https://me:${TOKEN}@…, or ~/.netrc).",
     ),
     (
         RecipeError,

@@ -143,21 +143,15 @@ def test_a_tag_that_says_nothing_is_not_guessed_at(name: str) -> None:
     assert known(Reference.parse(name)) is None
 
 
-def test_what_only_names_itself_is_looked_into() -> None:
-    for name in ("nvcr.io/nvidia/pytorch:24.05-py3", "huggingface/transformers-pytorch-gpu"):
-        found = known(Reference.parse(name))
-        assert found is not None and found.contents.python is None and found.title
-
-
 def test_which_registries_want_a_login_is_known() -> None:
     found = known(
         Reference.parse(
             "763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:2.9.0-gpu-py312-cu130-ubuntu22.04-ec2"
         )
     )
-    assert found is not None and found.wants_login
+    assert found is not None and found.private
     public = known(Reference.parse("public.ecr.aws/deep-learning-containers/pytorch:2.11.0-cu130-amzn2023"))
-    assert public is not None and not public.wants_login
+    assert public is not None and public.private is None
 
 
 def test_the_configuration_says_what_no_table_knows() -> None:

@@ -30,15 +30,10 @@ from upshift.images.base import (
 )
 from upshift.images.building import bytecode
 from upshift.images.building.builder import Builder, Destination
-from upshift.images.building.delivery import (
-    DOCKER_MANIFEST,
-    OCI_MANIFEST,
-    Additions,
-    compose,
-    compose_in_engine,
-)
+from upshift.images.building.delivery import Additions, compose, compose_in_engine
 from upshift.images.building.packing import Entry, ImageLayout, Layer, last_entries, record_of, write_layer
 from upshift.images.reference import Reference
+from upshift.images.registries.answers import DOCKER_MANIFEST, OCI_MANIFEST
 from upshift.images.registries.client import Registries
 from upshift.images.uv import platform_of
 
@@ -272,7 +267,7 @@ def _problems(contents: Contents = CONTENTS, parent: Parent | None = PARENT, **r
     missing = ImageError("no container engine is installed", fix="Install one.")
     with Registries() as registries:
         builder = Builder(destination, registries, missing)
-        found = [*builder.problems(ingredients, parent), *builder.unresolvable(ingredients, parent, contents)]
+        found = [*builder.problems(ingredients), *builder.unresolvable(ingredients, parent, contents)]
     return [one for one in found if one.severity == "error"]
 
 

@@ -46,7 +46,7 @@ from upshift.images.cache import build_folder, build_lock
 from upshift.images.containers.bases import base_of, build_base, this_home
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.transfer import pull, push
-from upshift.images.parents.contents import contents_of
+from upshift.images.parents.contents import contents_of, read_parent
 from upshift.images.recipes.dockerfiles import instructions
 from upshift.images.reference import DEFAULT_REPOSITORY, Reference, repository_in, tag_of, whole_id
 from upshift.images.uv import find_uv, platform_of
@@ -91,7 +91,7 @@ class Builder:
 
     # -- before anything is built ------------------------------------------------------------------
 
-    def problems(self, ingredients: Ingredients, parent: Parent | None) -> Iterator[Finding]:
+    def problems(self, ingredients: Ingredients) -> Iterator[Finding]:
         """What of a recipe cannot be built here."""
         recipe = ingredients.recipe
         if ingredients.is_the_parent:
@@ -167,12 +167,14 @@ class Builder:
 
     def find(self, ingredients: Ingredients, parent: Parent | None) -> FoundImage | None:
         """The image of an equal recipe, if there is one; raises ImageError where that cannot be found out."""
+        engine = self.destination.engine
         if self._is_the_parent(ingredients, parent):
             assert parent is not None
-            return self._unchanged(ingredients, parent)
+            there = engine is None or engine.describe(parent.pinned) is not None
+            return FoundImage(image=_unchanged(ingredients, parent)) if there else None
         recipe = ingredients.recipe.digest(parent.digest if parent else None)
-        if self.destination.engine is not None:
-            return self._find_in_engine(self.destination.engine, ingredients, recipe)
+        if engine is not None:
+            return self._find_in_engine(engine, ingredients, recipe)
         return self._find_in_registry(ingredients, recipe)
 
     def base(self, ingredients: Ingredients, parent: Parent | None) -> Parent | None:
@@ -198,7 +200,9 @@ class Builder:
         """Build an image where the destination takes it from. It gets a name once it is complete."""
         if self._is_the_parent(ingredients, parent):
             assert parent is not None
-            return self._pulled(ingredients, parent, tell)
+            if self.destination.engine is not None:
+                _in_engine(self.destination.engine, parent, tell)
+            return _unchanged(ingredients, parent)
         recipe = ingredients.recipe.digest(parent.digest if parent else None)
         waiting = Progress(stage="build", text="another process makes the same image")
         with build_lock(recipe.partition(":")[2], waiting=lambda: tell(waiting)):
@@ -268,14 +272,7 @@ class Builder:
 
     def _compile_in(self, below: Parent, tell: Tell) -> CompileIn | None:
         engine = self.engine
-        if engine is None:
-            return None
-
-        def compile_in() -> tuple[ContainerEngine, str]:
-            assert engine is not None
-            return engine, _in_engine(engine, below, tell).pinned
-
-        return compile_in
+        return None if engine is None else lambda: (engine, _in_engine(engine, below, tell).pinned)
 
     def _below_in_registry(
         self, where: Reference, ingredients: Ingredients, parent: Parent | None, tell: Tell
@@ -307,23 +304,6 @@ class Builder:
         return contents
 
     # -- existing images ---------------------------------------------------------------------------
-
-    def _unchanged(self, ingredients: Ingredients, parent: Parent) -> FoundImage | None:
-        """The parent, where it is used as it is."""
-        engine = self.destination.engine
-        if engine is not None and engine.describe(parent.pinned) is None:
-            return None
-        recipe = ingredients.recipe.digest(parent.digest)
-        return FoundImage(image=_image(parent.pinned, recipe, ingredients, Contents(), str(parent.reference)))
-
-    def _pulled(self, ingredients: Ingredients, parent: Parent, tell: Tell) -> Image:
-        if self._unchanged(ingredients, parent) is None:
-            assert self.destination.engine is not None
-            pull(self.destination.engine, parent.pinned, parent.reference.registry, parent.platform, tell)
-        found = self._unchanged(ingredients, parent)
-        if found is None:
-            raise ImageError(f"the container engine has pulled {parent.pinned}, and does not have it")
-        return found.image
 
     def _find_in_engine(
         self, engine: ContainerEngine, ingredients: Ingredients, recipe: str
@@ -358,8 +338,6 @@ class Builder:
         image = _image(reference.full, recipe, ingredients, Contents(), name.full)
         if not ingredients.recipe.requirements:
             return FoundImage(image=image)
-        from upshift.images.parents.contents import read_parent
-
         read, _ = read_parent(self._registries, reference, ingredients.recipe.platform)
         return FoundImage(image=image, lock=_lock_in(read.labels, ingredients))
 
@@ -410,6 +388,12 @@ def _in_engine(engine: ContainerEngine, parent: Parent, tell: Tell) -> Parent:
     if found is None:
         raise ImageError(f"{engine.title} has pulled {parent.pinned}, and does not have it")
     return found
+
+
+def _unchanged(ingredients: Ingredients, parent: Parent) -> Image:
+    """The parent, used as it is."""
+    recipe = ingredients.recipe.digest(parent.digest)
+    return _image(parent.pinned, recipe, ingredients, Contents(), str(parent.reference))
 
 
 def _tags(ingredients: Ingredients, recipe: str) -> Sequence[str]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -18,14 +18,13 @@ from upshift.images.base import RECIPE_LABEL, Parent, Progress, Tell
 from upshift.images.building.packing import Layer
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.transfer import ImageToLoad, load
+from upshift.images.parents.traces import PATH
 from upshift.images.reference import Reference, digest_of, layers_in
+from upshift.images.registries.answers import CONFIGURATIONS, DOCKER_MANIFEST, OCI_MANIFEST, layers_of
 from upshift.model.settings.sizes import format_size
 
 if TYPE_CHECKING:
     from upshift.images.registries.client import Registries
-
-OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
 # https://github.com/opencontainers/image-spec/blob/main/media-types.md, read on 2026-11-21
 _LAYERS = {
@@ -33,11 +32,6 @@ _LAYERS = {
     DOCKER_MANIFEST: "application/vnd.docker.image.rootfs.diff.tar.gzip",
 }
 _PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
-_CONFIGURATIONS = {
-    OCI_MANIFEST: "application/vnd.oci.image.config.v1+json",
-    DOCKER_MANIFEST: "application/vnd.docker.container.image.v1+json",
-}
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where an image sets none
 _OF_THE_BUILD = ("container", "container_config", "id", "parent")
 _CONFIGURED = (
     *("ArgsEscaped", "Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "Labels", "OnBuild", "Shell"),
@@ -76,7 +70,7 @@ def compose(parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Addi
         {"mediaType": _LAYERS[media_type], "digest": layer.digest, "size": layer.bytes} for layer, _ in layers
     ]
     config = _configuration(parent.config, layers, additions)
-    return _composed(config, [*_layers_of(parent.manifest), *said], media_type)
+    return _composed(config, [*layers_of(parent.manifest), *said], media_type)
 
 
 def compose_in_engine(parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions) -> Composed:
@@ -108,7 +102,7 @@ def _composed(config: dict[str, Any], layers: Sequence[Any], media_type: str) ->
     manifest = {
         "schemaVersion": 2,
         "mediaType": media_type,
-        "config": {"mediaType": _CONFIGURATIONS[media_type], "digest": digest, "size": len(text)},
+        "config": {"mediaType": CONFIGURATIONS[media_type], "digest": digest, "size": len(text)},
         "layers": list(layers),
     }
     return Composed(manifest=_json(manifest), media_type=media_type, config=text, config_digest=digest)
@@ -119,9 +113,9 @@ def _media_type(parent: Parent) -> str:
     said = manifest.get("mediaType") or OCI_MANIFEST  # OCI leaves it to the header
     config = manifest.get("config")
     if not manifest.get("mediaType") and isinstance(config, Mapping):
-        of_docker = config.get("mediaType") == _CONFIGURATIONS[DOCKER_MANIFEST]
+        of_docker = config.get("mediaType") == CONFIGURATIONS[DOCKER_MANIFEST]
         said = DOCKER_MANIFEST if of_docker else OCI_MANIFEST
-    if said not in _LAYERS or not _layers_of(manifest):
+    if said not in _LAYERS or not layers_of(manifest):
         raise ImageError(
             f"{parent.reference} cannot be built upon",
             why=f"Its manifest is of the form {said}.",
@@ -138,7 +132,7 @@ def _configuration(
     variables = dict(item.partition("=")[::2] for item in container.get("Env") or [])
     variables.update(additions.environment)
     if additions.path is not None:
-        variables["PATH"] = f"{additions.path}:{variables.get('PATH') or _PATH}"
+        variables["PATH"] = f"{additions.path}:{variables.get('PATH') or PATH}"
     container["Env"] = [f"{name}={value}" for name, value in variables.items()]
     container["Labels"] = {**(container.get("Labels") or {}), **additions.labels}
     if additions.user is not None:
@@ -156,11 +150,6 @@ def _configuration(
     return config
 
 
-def _layers_of(manifest: Mapping[str, object] | None) -> list[Any]:
-    layers = (manifest or {}).get("layers")
-    return list(layers) if isinstance(layers, list) else []
-
-
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -175,38 +164,6 @@ class KnownLayer:
     # Its scripts, which are in the last layer of an image
     scripts: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     places: tuple[str, ...] = ()  # repositories and names of engines that have it; the latest last
-
-
-class Delivery(Protocol):
-    """Takes the layers of one image, and then its configuration and names."""
-
-    @property
-    def repository(self) -> str:
-        """What the image is called before its tag."""
-
-    @property
-    def parent(self) -> Parent:
-        """The image that the layers are laid on."""
-
-    @property
-    def place(self) -> str:
-        """The name of the destination in the records of layers."""
-
-    @property
-    def compressed(self) -> bool:
-        """Whether the destination takes compressed layers."""
-
-    def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
-        """The layers, in the order of the image, that need not be built again."""
-
-    def in_order(self, known: Sequence[KnownLayer], new: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
-        """The order of the large layers: of those that :meth:`has` gave, and of new ones."""
-
-    def take(self, layer: Layer, file: Path, what: str) -> None:
-        """Take a new layer, and ownership of its file."""
-
-    def finish(self, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]) -> str:
-        """Compose the image, tag it, and return the reference for backends."""
 
 
 class _Ended(Exception):
@@ -280,12 +237,10 @@ class ToRegistry:
 
     def bring_parent(self) -> None:
         """Begin to copy the parent's layers into the repository."""
-        layers = (self.parent.manifest or {}).get("layers")
-        seen = set()
-        for layer in layers if isinstance(layers, list) else []:
-            if layer["digest"] not in seen and not layer.get("urls"):  # those are where the URLs say
-                seen.add(layer["digest"])
-                self._threads.start(self._bring, layer["digest"], layer["size"])
+        # Those with URLs are where these say.
+        layers = [one for one in layers_of(self.parent.manifest) if not one.get("urls")]
+        for digest, size in {layer["digest"]: layer["size"] for layer in layers}.items():
+            self._threads.start(self._bring, digest, size)
 
     def has(self, known: Sequence[KnownLayer]) -> Sequence[KnownLayer]:
         """Those that the repository has, or can mount from another one of its registry."""
@@ -398,3 +353,7 @@ class ToEngine:
         for name in named[1:]:
             self._engine.run(["tag", named[0], name])
         return identity
+
+
+Delivery = ToRegistry | ToEngine
+"""Takes the layers of one image, and then its configuration and names."""

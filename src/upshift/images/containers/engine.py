@@ -46,7 +46,6 @@ _NOT_ALLOWED = (
     "dial unix: permission denied",
 )
 _DISK_FULL = ("no space left on device", "disk quota exceeded")
-_TOO_MANY_LAYERS = "max depth exceeded"
 _NO_LAYER = "invalid tar header"  # what Docker before 23 takes zstd for
 
 
@@ -385,12 +384,6 @@ def _failure(name: str, args: Sequence[str], output: str) -> ImageError:
     full = full_disk(name, said)
     if full is not None:
         return full
-    if _TOO_MANY_LAYERS in low:
-        return ImageError(
-            f"the image has more layers than {title} can mount",
-            why=_last_lines(said, 1),
-            fix="Build on an image with fewer layers: join instructions of its Dockerfile, or squash it.",
-        )
     if _NO_LAYER in low:
         return ImageError(
             f"{title} cannot read a layer of the image",

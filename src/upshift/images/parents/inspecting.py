@@ -7,6 +7,7 @@ that a container engine has. What was found is cached by digest in ``UPSHIFT_HOM
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import posixpath
 import re
@@ -17,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from upshift.errors import ImageError
 from upshift.images import cache
@@ -108,16 +109,6 @@ def read_layer(chunks: Iterable[bytes], name: str) -> Traces:
     )
 
 
-class _Decompressor(Protocol):
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-
 class _Stream:
     """The uncompressed bytes of a layer, as a file to be read once."""
 
@@ -177,22 +168,17 @@ class _Stream:
                     return
                 decompressor = new()
 
-    def _unzstd(self) -> _Decompressor:
-        for module, name in (
-            ("compression.zstd", "ZstdDecompressor"),
-            ("backports.zstd", "ZstdDecompressor"),
-        ):
+    def _unzstd(self) -> Any:
+        for module in ("compression.zstd", "backports.zstd"):
             with contextlib.suppress(ImportError):
-                found: Any = getattr(__import__(module, fromlist=[name]), name)
-                new: _Decompressor = found()
-                return new
+                return importlib.import_module(module).ZstdDecompressor()
         raise ImageError(
             f"layer {self._name} is compressed with zstd, which this Python cannot read",
             fix="pip install 'upshift[images]'",
         )
 
 
-def _gunzip() -> _Decompressor:
+def _gunzip() -> Any:
     return zlib.decompressobj(zlib.MAX_WBITS | 16)
 
 

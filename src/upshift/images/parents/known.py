@@ -62,28 +62,25 @@ LAUNCHERS = frozenset({"accelerate", "deepspeed", "transformers", "datasets", "l
 class KnownImage:
     """An image whose name says what it is."""
 
-    title: str  # `"an official image of PyTorch"`
     contents: Contents
     source: str  # where that was read, and when
-    wants_login: bool = False
+    private: str | None = None  # what it is, where its registry wants a login
 
 
-def _image(title: str, source: str, *, wants_login: bool = False, **contents: Any) -> KnownImage:
+def _image(source: str, *, private: str | None = None, **contents: Any) -> KnownImage:
     contents = {"stacks": {"amd": "", "neuron": ""}, "source": TABLE, **contents}
-    source = f"{source}; read on 2026-11-21"
-    return KnownImage(title=title, contents=Contents(**contents), source=source, wants_login=wants_login)
+    return KnownImage(contents=Contents(**contents), source=f"{source}; read on 2026-11-21", private=private)
 
 
 def known(reference: Reference) -> KnownImage | None:
     """What is known of an image by its name; None: nothing."""
     for pattern, read in _FAMILIES:
-        match = pattern.fullmatch(reference.name)
-        if match:
-            return read(reference, match)
+        if pattern.fullmatch(reference.name):
+            return read(reference)
     return None
 
 
-def _python(reference: Reference, match: re.Match[str]) -> KnownImage | None:
+def _python(reference: Reference) -> KnownImage | None:
     tag = reference.tag or ""
     found = re.match(r"(3\.\d+(?:\.\d+)?)(?:-|$)", tag)
     if "windows" in tag or "nanoserver" in tag:
@@ -92,7 +89,6 @@ def _python(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     codename = re.search(r"buster|bullseye|bookworm|trixie", tag)
     glibc = "" if "alpine" in tag else GLIBC[f"debian {codename[0]}"] if codename else None
     return _image(
-        "an official image of Python",
         "docker-library/python Dockerfile-linux.template and versions.json",
         python=python,
         interpreter="/usr/local/bin/python3",
@@ -103,7 +99,7 @@ def _python(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     )
 
 
-def _pytorch(reference: Reference, match: re.Match[str]) -> KnownImage | None:
+def _pytorch(reference: Reference) -> KnownImage | None:
     found = re.fullmatch(
         r"(\d+\.\d+\.\d+)(?:-cuda(\d+\.\d+)-cudnn\d+-(?:runtime|devel))?", reference.tag or ""
     )
@@ -115,7 +111,6 @@ def _pytorch(reference: Reference, match: re.Match[str]) -> KnownImage | None:
     if python is None:
         return None
     return _image(
-        "an official image of PyTorch",
         "pytorch/pytorch Dockerfile, as it was for 1.12 to 2.14",
         python=python,
         interpreter="/opt/conda/bin/python3" if conda else "/usr/bin/python3",
@@ -139,14 +134,13 @@ def _pytorch_glibc(torch: str) -> str:
     return GLIBC["ubuntu 18.04"]
 
 
-def _nvidia_cuda(reference: Reference, match: re.Match[str]) -> KnownImage | None:
+def _nvidia_cuda(reference: Reference) -> KnownImage | None:
     tag = reference.tag or ""
     found = re.match(r"(\d+\.\d+(?:\.\d+)?)-(?:cudnn\d*-)?(base|runtime|devel)-ubuntu(\d\d\.\d\d)", tag)
     if not found:
         return None
     bare = found[2] != "devel"  # of whose packages not all were read
     return _image(
-        "an image of CUDA by NVIDIA",
         "NVIDIA's Dockerfile for CUDA 12.4.1 on Ubuntu 22.04, base",
         python="" if bare else None,
         cuda=minor(found[1]),
@@ -155,7 +149,7 @@ def _nvidia_cuda(reference: Reference, match: re.Match[str]) -> KnownImage | Non
     )
 
 
-def _tensorflow(reference: Reference, match: re.Match[str]) -> KnownImage | None:
+def _tensorflow(reference: Reference) -> KnownImage | None:
     tag = reference.tag or ""
     release = re.match(r"(\d+\.\d+\.\d+)", tag)
     if not release and not tag.startswith("latest"):
@@ -167,7 +161,6 @@ def _tensorflow(reference: Reference, match: re.Match[str]) -> KnownImage | None
         return None
     python = "3.11" if new else "3.8"
     return _image(
-        "an official image of TensorFlow",
         "tensorflow/build tensorflow_runtime_dockerfiles, of 2023-02 to 2026-02",
         python=python,
         interpreter="/usr/bin/python3",
@@ -180,94 +173,79 @@ def _tensorflow(reference: Reference, match: re.Match[str]) -> KnownImage | None
     )
 
 
-def _rocm(reference: Reference, match: re.Match[str]) -> KnownImage | None:
-    text = f"{reference.repository}:{reference.tag or ''}"
+def _rocm(reference: Reference) -> KnownImage | None:
+    text = _words(reference)
     rocm = re.search(r"rocm(\d+\.\d+(?:\.\d+)?)", text)
+    torch = re.search(r"pytorch(?:_release)?[-_](\d+\.\d+(?:\.\d+)?)", text)
     if not rocm:
         return None
-    return _image(
-        "an image of ROCm by AMD",
+    return _by_words(
+        text,
         "tags of Docker Hub's rocm/pytorch, such as rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_2.10.0",
-        python=_python_in(text),
         cuda="",
         stacks={"amd": rocm[1], "neuron": ""},
-        packages=_torch_in(r"pytorch(?:_release)?[-_](\d+\.\d+(?:\.\d+)?)", text),
-        complete=False,
-        glibc=_glibc_in(text),
+        packages={"torch": torch[1]} if torch else None,
     )
 
 
-def _aws(reference: Reference, match: re.Match[str]) -> KnownImage | None:
-    repository, tag = match["repository"], reference.tag or ""
+def _aws(reference: Reference) -> KnownImage | None:
+    repository, tag = reference.repository.rpartition("/")[2], reference.tag or ""
     framework = re.match(r"(\d+\.\d+\.\d+)", tag)
     venv = repository == "pytorch" and tag.startswith(("2.11", "2.12", "2.13"))  # on Amazon Linux
     python = _python_in(tag) or ("3.12" if venv else None)
     neuron = re.search(r"sdk(\d+\.\d+(?:\.\d+)?)", tag)
     cuda = _cuda_in(tag)
-    if cuda is None and ("-cpu" in tag or neuron):
+    if cuda is None and neuron:
         cuda = ""
     torch = framework[1] if framework and "pytorch" in repository else None
     packages = {"torch": torch + (f"+cu{cuda.replace('.', '')}" if cuda else "")} if torch else None
-    return _image(
-        "an AWS Deep Learning Container",
+    return _by_words(
+        tag,
         "aws/deep-learning-containers docs/src/data and docker/",
+        private=None if reference.registry.startswith("public.") else "an AWS Deep Learning Container",
         python=python,
         interpreter="/opt/venv/bin/python3" if venv else None,
         site_packages=f"/opt/venv/lib/python{python}/site-packages" if venv else None,
         cuda=cuda,
         stacks={"amd": "", "neuron": neuron[1] if neuron else ""},
         packages=packages,
-        complete=False,
-        glibc=_glibc_in(tag),
-        wants_login=not reference.registry.startswith("public."),
     )
 
 
-def _google(reference: Reference, match: re.Match[str]) -> KnownImage | None:
-    text = f"{match['repository']}:{reference.tag or ''}"
-    cuda = _cuda_in(text)
-    if cuda is None and "cpu" in text:
-        cuda = ""
-    return _image(
-        "a Deep Learning Container of Google Cloud",
+def _google(reference: Reference) -> KnownImage | None:
+    return _by_words(
+        _words(reference),
         "names such as huggingface-pytorch-training-cu121.2-3.transformers.4-42.ubuntu2204.py310 in "
         "Hugging Face, 'Available DLCs on Google Cloud'",
-        python=_python_in(text),
-        cuda=cuda,
-        complete=False,
-        glibc=_glibc_in(text),
-        wants_login=True,
+        private="a Deep Learning Container of Google Cloud",
     )
 
 
-def _azure(reference: Reference, match: re.Match[str]) -> KnownImage | None:
-    text = f"{match['repository']}:{reference.tag or ''}"
-    cuda = _cuda_in(text)
-    return _image(
-        "an image of Azure Machine Learning",
+def _azure(reference: Reference) -> KnownImage | None:
+    return _by_words(
+        _words(reference),
         "Microsoft, 'Prebuilt Docker images for inference', with names such as "
         "minimal-ubuntu22.04-py39-cuda11.8-gpu-inference",
-        python=_python_in(text),
-        cuda="" if cuda is None and "-cpu" in text else cuda,
-        complete=False,
-        glibc=_glibc_in(text),
     )
 
 
-def _titled(title: str, source: str) -> Callable[[Reference, re.Match[str]], KnownImage | None]:
-    def read(reference: Reference, match: re.Match[str]) -> KnownImage | None:
-        return KnownImage(title=title, contents=Contents(complete=False), source=source)
+def _words(reference: Reference) -> str:
+    return f"{reference.repository.rpartition('/')[2]}:{reference.tag or ''}"
 
-    return read
+
+def _by_words(text: str, source: str, *, private: str | None = None, **more: Any) -> KnownImage:
+    """An image whose tag or last name lists what is in it."""
+    said = {"python": _python_in(text), "cuda": _cuda_in(text), "glibc": _glibc_in(text)}
+    return _image(source, private=private, complete=False, **{**said, **more})
 
 
 def _cuda_in(text: str) -> str | None:
-    """The CUDA of ``cuda11.8`` or ``cu118``."""
+    """The CUDA of ``cuda11.8`` or ``cu118``; empty for ``-cpu``."""
     found = re.search(r"cuda(\d+\.\d+)", text)
     if found:
         return found[1]
     short = re.search(r"(?:^|[-_.:])cu(\d{2})(\d)(?!\d)", text)
-    return f"{short[1]}.{short[2]}" if short else None
+    return f"{short[1]}.{short[2]}" if short else "" if "-cpu" in text else None
 
 
 def _python_in(text: str) -> str | None:
@@ -283,14 +261,7 @@ def _glibc_in(text: str) -> str | None:
     return GLIBC["amzn 2023"] if "amzn2023" in text else None
 
 
-def _torch_in(pattern: str, text: str) -> Mapping[str, str] | None:
-    found = re.search(pattern, text)
-    return {"torch": found[1]} if found else None
-
-
-_Read = Callable[[Reference, re.Match[str]], "KnownImage | None"]
-
-_FAMILIES: tuple[tuple[re.Pattern[str], _Read], ...] = tuple(
+_FAMILIES: tuple[tuple[re.Pattern[str], Callable[[Reference], KnownImage | None]], ...] = tuple(
     (re.compile(pattern), read)
     for pattern, read in (
         (r"docker\.io/library/python", _python),
@@ -300,28 +271,18 @@ _FAMILIES: tuple[tuple[re.Pattern[str], _Read], ...] = tuple(
         (r"docker\.io/rocm/.+", _rocm),
         (
             r"(?:\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?|public\.ecr\.aws/(?:deep-learning-containers|neuron))"
-            r"/(?P<repository>(?:pytorch|tensorflow|huggingface|autogluon|mxnet|stabilityai|djl|vllm|sglang)[a-z0-9-]*|base)",
+            r"/(?:(?:pytorch|tensorflow|huggingface|autogluon|mxnet|stabilityai|djl|vllm|sglang)[a-z0-9-]*|base)",
             _aws,
         ),
         (
             r"(?:[a-z]+-docker\.pkg\.dev|(?:[a-z]+\.)?gcr\.io)"
-            r"/(?:deeplearning-platform-release|vertex-ai/(?:training|prediction))/(?P<repository>.+)",
+            r"/(?:deeplearning-platform-release|vertex-ai/(?:training|prediction))/.+",
             _google,
         ),
-        (r"mcr\.microsoft\.com/azureml/(?P<repository>.+)", _azure),
-        (
-            r"docker\.io/huggingface/.+",
-            _titled(
-                "an image of Hugging Face", "Docker Hub's huggingface; its tags do not describe the contents"
-            ),
-        ),
-        (
-            r"nvcr\.io/nvidia/(?:pytorch|tensorflow|jax)",
-            _titled("an image of NVIDIA NGC", "its tags name a month; its environment says CUDA and PyTorch"),
-        ),
+        (r"mcr\.microsoft\.com/azureml/.+", _azure),
     )
 )
-"""Registry and repository, and who reads the rest. The first that fits."""
+"""Registry and repository, and who reads the rest."""
 
 
 # -- versions, which names and packages say --------------------------------------------------------

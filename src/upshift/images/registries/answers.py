@@ -25,17 +25,17 @@ INDEXES = frozenset(
 )
 """Media types of what lists one image for each platform."""
 
-MANIFESTS = frozenset(
-    {"application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"}
-)
-"""Media types of images."""
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+CONFIGURATIONS = {
+    OCI_MANIFEST: "application/vnd.oci.image.config.v1+json",
+    DOCKER_MANIFEST: "application/vnd.docker.container.image.v1+json",
+}
+"""Media types of images, and those of their configurations."""
 
-ACCEPT = {"Accept": ", ".join(sorted(MANIFESTS | INDEXES))}
+ACCEPT = {"Accept": ", ".join(sorted({*CONFIGURATIONS, *INDEXES}))}
 """The header that asks for these."""
 
-_CONFIGURATIONS = frozenset(
-    {"application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"}
-)
 _ANOTHER = "Name another image."
 
 _ECR = re.compile(r"[0-9]+\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?")
@@ -81,12 +81,18 @@ def configuration_of(reference: Reference, manifest: Mapping[str, Any]) -> str:
     """The digest of the configuration of an image."""
     described = manifest.get("config")
     kind = described.get("mediaType") if isinstance(described, dict) else manifest.get("mediaType")
-    if isinstance(described, dict) and str(kind) in _CONFIGURATIONS:
+    if isinstance(described, dict) and str(kind) in CONFIGURATIONS.values():
         return str(described.get("digest"))
     why = f"what is there is {kind or 'something else'}"
     if manifest.get("schemaVersion") == 1:
         why = "its manifest has the form of before 2016"
     raise ImageError(f"{reference} is not a container image", why=why, fix=_ANOTHER)
+
+
+def layers_of(manifest: Mapping[str, Any] | None) -> list[Any]:
+    """The layers that a manifest lists."""
+    layers = (manifest or {}).get("layers")
+    return list(layers) if isinstance(layers, list) else []
 
 
 def parent_of(
