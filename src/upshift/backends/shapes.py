@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
+from upshift.backends.base import Finding, Offer
 from upshift.model.settings.accelerator import Wanted
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
-from upshift.model.spec.hardware import Device, Shortfall
+from upshift.model.spec.hardware import SCHEDULER, Device, Hardware, Shortfall
 
 
 class Shape(Protocol):
@@ -47,6 +49,34 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], str], str]] = {
 def largest(nodes: Iterable[Node]) -> Node | None:
     """The node with the most devices, of several with as many the one with the most CPUs."""
     return max(nodes, key=lambda node: (node.accelerators, node.cpus, node.memory), default=None)
+
+
+def counted(nodes: Sequence[object]) -> str:
+    """How many nodes there are, in words."""
+    return f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
+
+
+def devices_finding(counts: Iterable[Mapping[str, int]], *, none: str = "none", where: str = "") -> Finding:
+    """The devices of all nodes, of which each has so many of each kind."""
+    total: Counter[str] = Counter()
+    for of_node in counts:
+        total.update(of_node)
+    shown = ", ".join(f"{number} × {kind}" for kind, number in total.items() if number)
+    return Finding(name="devices", text=f"{shown or none}{where}")
+
+
+def shared_memory_within(memory: int | None, asked: int | None) -> tuple[int | None, list[Shortfall]]:
+    """What is granted of shared memory, which is a part of the memory."""
+    if asked is None or memory is None or asked <= memory:
+        return asked, []
+    short = Shortfall(
+        field="shared_memory",
+        asked=f"{format_size(asked)} of shared memory",
+        got=format_size(memory),
+        why=f"it is part of the memory, of which there is {format_size(memory)}",
+        fix="Ask for more memory, or for less shared memory.",
+    )
+    return memory, [short]
 
 
 @attrs.define(kw_only=True)
@@ -88,6 +118,12 @@ class Fit(Generic[Node]):
     def lacks_devices(self, why: str | None = None) -> None:
         """No node has the accelerators."""
         self.lacks("gpu_count", " or ".join(map(str, self.request.alternatives)), "none", why)
+
+    def offer(self, granted: Hardware, avoids: Sequence[str], **enforced_by: str) -> Offer:
+        """What is granted on each node, and by whom it is enforced; devices, by the scheduler."""
+        by = {**enforced_by, **({"gpus": SCHEDULER} if granted.gpus else {})}
+        details = {"enforced_by": by, **granted.details, **({"avoids": list(avoids)} if avoids else {})}
+        return Offer(granted=attrs.evolve(granted, details=details), shortfalls=tuple(self.short))
 
     def confirm(self, fits: Sequence[Node]) -> None:
         """See that there is a node with all of it at once."""

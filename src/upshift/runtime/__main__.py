@@ -1,10 +1,14 @@
-"""``python -m upshift.runtime SPEC``: the supervisor of one task, under any backend or by hand."""
+"""``python -m upshift.runtime SPEC``: the supervisor of one task, under any backend or by hand.
+
+The other processes of the runtime start here, too; what each of them needs is imported for it alone.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from upshift.runtime.interpreter import take_arguments
@@ -13,56 +17,84 @@ from upshift.runtime.interpreter import take_arguments
 def main() -> NoReturn:
     """Run what the command line says."""
     own = take_arguments()
-    if own[:1] == ["--step"]:
-        from upshift.runtime.supervisor.starters import direct
+    start = _PROCESSES.get(own[0]) if own else None
+    if start is None:
+        sys.exit(_by_hand(own))
+    sys.exit(start(own[1:]))
 
-        direct.main(*map(int, own[1:4]))
-    if own[:1] == ["--forkserver"]:
-        from upshift.runtime.supervisor.serving import forkserver
-        from upshift.runtime.supervisor.starters import asked_at_import, thread_pools
 
-        asked_at_import.watch()
-        thread_pools.quiet_pools()
-        forkserver.main(int(own[1]), own[2])
-    if own[:1] == ["--accelerator"]:
-        from upshift.runtime.accelerators import agent
-        from upshift.runtime.confine import detach
+def _step(own: Sequence[str]) -> NoReturn:
+    from upshift.runtime.supervisor.starters import direct
 
-        vendor, interval, answers, parent = own[1:5]
-        detach(int(parent))
-        agent.main(vendor, float(interval), int(answers))
-    if own[:1] == ["--framework"]:
-        from upshift.runtime.accelerators import frameworks
+    direct.main(*map(int, own[:3]))
 
-        frameworks.main(own[1])
-    if own[:1] in (["--report"], ["--serve"]):
-        # The first process of a container is not stopped by signals that it does not handle yet: keep them.
-        used = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2}
-        signal.pthread_sigmask(signal.SIG_BLOCK, used)
-        own_home = os.path.join(os.environ.get("UPSHIFT_HOME", ""), "home")
-        if os.path.isdir(own_home) and not os.access(os.path.expanduser("~"), os.W_OK):
-            os.environ["HOME"] = own_home  # that of a user whom the image does not know is /
-        os.write(1, b'{"event": "ready"}\n')  # so that the order comes while the rest is imported
-        if own[0] == "--serve":
-            from upshift.runtime.supervisor.serving import init
 
-            sys.exit(init.serve(own[1:]))
-        from upshift.runtime.supervisor.serving import single_task
+def _fork_server(own: Sequence[str]) -> NoReturn:
+    from upshift.runtime.supervisor.serving import forkserver
+    from upshift.runtime.supervisor.starters import asked_at_import, thread_pools
 
-        sys.exit(single_task.run_for_backend(own[1]))
-    if own[:1] == ["--scheduled"]:
-        number = own[2] if own[2:] else None
-        if number is not None and number.startswith("$"):  # the number of an element is in this variable
-            number = os.environ[number[1:]]
-        path, element = own[1], None if number is None else int(number)
-        if element is not None:
-            from upshift.runtime.supervisor.serving import array
+    asked_at_import.watch()
+    thread_pools.quiet_pools()
+    forkserver.main(int(own[0]), own[1])
 
-            if array.is_taken(path, element):
-                sys.exit(0)
-        from upshift.runtime.supervisor.serving import single_task
 
-        sys.exit(single_task.run_for_scheduler(path, element))
+def _accelerator(own: Sequence[str]) -> NoReturn:
+    from upshift.runtime.accelerators import agent
+    from upshift.runtime.confine import detach
+
+    vendor, interval, answers, parent = own[:4]
+    detach(int(parent))
+    agent.main(vendor, float(interval), int(answers))
+
+
+def _framework(own: Sequence[str]) -> NoReturn:
+    from upshift.runtime.accelerators import frameworks
+
+    frameworks.main(own[0])
+
+
+def _report(own: Sequence[str]) -> int:
+    _be_ready()
+    from upshift.runtime.supervisor.serving import single_task
+
+    return single_task.run_for_backend(own[0])
+
+
+def _serve(own: Sequence[str]) -> int:
+    _be_ready()
+    from upshift.runtime.supervisor.serving import init
+
+    return init.serve(own)
+
+
+def _be_ready() -> None:
+    """As the first process of a container, say so before more is imported: the order comes meanwhile."""
+    # It is not stopped by signals that it does not handle yet: keep them.
+    used = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2}
+    signal.pthread_sigmask(signal.SIG_BLOCK, used)
+    own_home = os.path.join(os.environ.get("UPSHIFT_HOME", ""), "home")
+    if os.path.isdir(own_home) and not os.access(os.path.expanduser("~"), os.W_OK):
+        os.environ["HOME"] = own_home  # that of a user whom the image does not know is /
+    os.write(1, b'{"event": "ready"}\n')
+
+
+def _scheduled(own: Sequence[str]) -> int:
+    path, *rest = own
+    number = rest[0] if rest else None
+    if number is not None and number.startswith("$"):  # the number of an element is in this variable
+        number = os.environ[number[1:]]
+    element = None if number is None else int(number)
+    if element is not None:
+        from upshift.runtime.supervisor.serving import array
+
+        if array.is_taken(path, element):
+            return 0
+    from upshift.runtime.supervisor.serving import single_task
+
+    return single_task.run_for_scheduler(path, element)
+
+
+def _by_hand(own: Sequence[str]) -> int:
     import argparse  # what only people need: a supervisor of a backend starts without it
 
     parser = argparse.ArgumentParser(
@@ -73,7 +105,18 @@ def main() -> NoReturn:
     arguments = parser.parse_args(own)
     from upshift.runtime.supervisor.serving.single_task import run_by_hand
 
-    sys.exit(run_by_hand(arguments.spec, arguments.store))
+    return run_by_hand(arguments.spec, arguments.store)
+
+
+_PROCESSES: dict[str, Callable[[Sequence[str]], int]] = {
+    "--step": _step,
+    "--forkserver": _fork_server,
+    "--accelerator": _accelerator,
+    "--framework": _framework,
+    "--report": _report,
+    "--serve": _serve,
+    "--scheduled": _scheduled,
+}
 
 
 if __name__ == "__main__":

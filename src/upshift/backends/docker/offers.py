@@ -13,6 +13,7 @@ from upshift.backends.docker.container import cdi_arguments, gpus_argument
 from upshift.backends.local import offers
 from upshift.backends.local.offers import MANNERS, manners
 from upshift.backends.options import choice_option, invalid_option, refuse_options, text_option
+from upshift.backends.shapes import shared_memory_within
 from upshift.errors import BackendError, ConfigError
 from upshift.images.containers.engine import PODMAN, ContainerEngine
 from upshift.images.containers.facts import NVIDIA, cdi_specifications, gpu_remedy, gpu_way, limits
@@ -198,20 +199,10 @@ def offer(
             short.append(_unlimited(field, granted, engine))
             nothing: dict[str, Any] = {field: None}
             granted = attrs.evolve(granted, **nothing)
-    if request.shared_memory is not None:
-        most = granted.memory if granted.memory is not None else here.memory
-        shared = request.shared_memory if most is None else min(request.shared_memory, most)
-        if shared < request.shared_memory:
-            short.append(
-                Shortfall(
-                    field="shared_memory",
-                    asked=f"{format_size(request.shared_memory)} of shared memory",
-                    got=format_size(shared),
-                    why=f"it is part of the memory, of which there is {format_size(shared)}",
-                    fix="Ask for more memory, or for less shared memory.",
-                )
-            )
-        granted = attrs.evolve(granted, shared_memory=shared)
+    most = granted.memory if granted.memory is not None else here.memory
+    shared, lack = shared_memory_within(most, request.shared_memory)
+    granted = attrs.evolve(granted, shared_memory=shared)
+    short += lack
     problem = injector.problem({d.vendor for d in granted.gpus or () if d.vendor}) if granted.gpus else None
     if problem is not None:
         why, fix = problem

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -13,13 +12,13 @@ import attrs
 
 from upshift.backends.base import Finding, Offer
 from upshift.backends.kubernetes import devices
-from upshift.backends.shapes import Fit, largest
+from upshift.backends.shapes import Fit, counted, devices_finding, largest, shared_memory_within
 from upshift.errors import RequestRefused
 from upshift.model.settings.accelerator import Wanted
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
-from upshift.model.spec.hardware import CGROUP, SCHEDULER, Device, Hardware, Shortfall
+from upshift.model.spec.hardware import CGROUP, SCHEDULER, Device, Hardware
 
 POD = "pod"
 """What of a grant's details says how a pod gets it: resources, and labels of its node."""
@@ -67,10 +66,11 @@ class Node:
         return next((self.labels[name] for name in devices.PRODUCTS[vendor] if name in self.labels), None)
 
     def __str__(self) -> str:
-        shown = "".join(f", {count} × {self._shown(name)}" for name, count in self.devices.items() if count)
+        shown = "".join(f", {count} × {self.shown(name)}" for name, count in self.devices.items() if count)
         return f"{self.name} with {self.cpus:g} CPUs, {format_size(self.memory)} of memory{shown}"
 
-    def _shown(self, resource: str) -> str:
+    def shown(self, resource: str) -> str:
+        """What people read of a resource: its name, and the product that its devices are."""
         vendor = vendor_of(resource)
         product = None if vendor is None or resource.startswith(devices.MIG) else self.product(vendor)
         return f"{resource} ({product})" if product else resource
@@ -166,7 +166,7 @@ def offer(
         takes=lambda node: node.takes_pods,
         hosts=hosts,
     )
-    shared, lack = _shared(request.shared_memory, memory)
+    shared, lack = shared_memory_within(memory, request.shared_memory)
     fit.short += lack
     guaranteed = said.get("qos") == "Guaranteed"
     if guaranteed and (cpus is None or memory is None):
@@ -175,33 +175,16 @@ def offer(
             why="Kubernetes guarantees what is limited.",
             fix="Ask for both: ResourceSettings(cpu_count=…, memory=…).",
         )
-    enforced_by = {"cpu": CGROUP if guaranteed else SCHEDULER, "memory": CGROUP}
-    return Offer(
-        granted=Hardware(
-            cpu_count=cpus,
-            memory=memory,
-            gpus=gpus,
-            nodes=count,
-            disk=disk,
-            shared_memory=shared,
-            details={
-                "enforced_by": enforced_by | ({"gpus": SCHEDULER} if gpus else {}),
-                **({POD: pod} if pod else {}),
-                **({"avoids": avoids} if avoids else {}),
-            },
-        ),
-        shortfalls=tuple(fit.short),
+    granted = Hardware(
+        cpu_count=cpus,
+        memory=memory,
+        gpus=gpus,
+        nodes=count,
+        disk=disk,
+        shared_memory=shared,
+        details={POD: pod} if pod else {},
     )
-
-
-def _shared(asked: int | None, memory: int | None) -> tuple[int | None, list[Shortfall]]:
-    """Shared memory, which is a part of the memory."""
-    if asked is None or memory is None or asked <= memory:
-        return asked, []
-    why = f"it is part of the memory, of which there is {format_size(memory)}"
-    text = f"{format_size(asked)} of shared memory"
-    fix = "Ask for more memory, or for less shared memory."
-    return memory, [Shortfall(field="shared_memory", asked=text, got=format_size(memory), why=why, fix=fix)]
+    return fit.offer(granted, avoids, cpu=CGROUP if guaranteed else SCHEDULER, memory=CGROUP)
 
 
 @attrs.frozen(kw_only=True)
@@ -392,15 +375,11 @@ def findings(nodes: Sequence[Node], said: Mapping[str, Any]) -> Iterator[Finding
             remedy="See kubectl get nodes. If an autoscaler adds them, set autoscaling = true.",
         )
         return
-    count = f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
     away = "" if len(able) == len(nodes) else f", {len(able)} of which take pods now"
     yield Finding(
         name="nodes",
-        text=f"{count}{away}, the largest {most}",
+        text=f"{counted(nodes)}{away}, the largest {most}",
         status="ok" if len(able) == len(nodes) else "warning",
     )
-    gpus: Counter[str] = Counter()
-    for node in able:
-        gpus.update({node._shown(name): number for name, number in node.devices.items() if number})
-    shown = ", ".join(f"{number} × {kind}" for kind, number in gpus.items())
-    yield Finding(name="devices", text=shown or "none: no device plugin has announced any")
+    counts = ({node.shown(name): number for name, number in node.devices.items()} for node in able)
+    yield devices_finding(counts, none="none: no device plugin has announced any")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from upshift.backends.base import Finding, Offer
-from upshift.backends.shapes import Fit, largest
+from upshift.backends.shapes import Fit, counted, devices_finding, largest
 from upshift.errors import RequestRefused
 from upshift.model.settings.accelerator import Wanted
 from upshift.model.settings.resources import ResourceSettings
@@ -103,17 +102,8 @@ def offer(
         value = getattr(request, field)
         if value is not None:
             fit.lacks(field, format_size(value), "no promise", reason)
-    enforced_by = {"cpu": SCHEDULER, "memory": SUPERVISOR} | ({"gpus": SCHEDULER} if gpus else {})
-    return Offer(
-        granted=Hardware(
-            cpu_count=cpus,
-            memory=memory,
-            gpus=gpus,
-            nodes=count,
-            details={"enforced_by": enforced_by} | ({"avoids": avoids} if avoids else {}),
-        ),
-        shortfalls=tuple(fit.short),
-    )
+    granted = Hardware(cpu_count=cpus, memory=memory, gpus=gpus, nodes=count)
+    return fit.offer(granted, avoids, cpu=SCHEDULER, memory=SUPERVISOR)
 
 
 def findings(nodes: Sequence[Node]) -> Iterator[Finding]:
@@ -122,13 +112,8 @@ def findings(nodes: Sequence[Node]) -> Iterator[Finding]:
     if most is None:
         yield Finding(name="nodes", text="none is up", status="problem", remedy="Start some: ray start.")
         return
-    count = f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
-    yield Finding(name="nodes", text=f"{count}, the largest {most}")
-    gpus: Counter[str] = Counter()
-    for node in nodes:
-        gpus[node.kind or "GPU"] += node.gpus
-    shown = ", ".join(f"{number} × {kind}" for kind, number in gpus.items() if number)
-    yield Finding(name="devices", text=shown or "none")
+    yield Finding(name="nodes", text=f"{counted(nodes)}, the largest {most}")
+    yield devices_finding({node.kind or "GPU": node.gpus} for node in nodes)
 
 
 def _lacking(said: Mapping[str, Any], nodes: Sequence[Node]) -> list[str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from upshift.backends.base import Finding, Offer
-from upshift.backends.shapes import Fit, largest
+from upshift.backends.shapes import Fit, counted, devices_finding, largest
 from upshift.errors import RequestRefused, suggestion
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.settings.resources import ResourceSettings
@@ -101,17 +100,13 @@ def findings(said: Mapping[str, Any], site: Site) -> Iterator[Finding]:
             continue
         away = "" if len(able) == len(nodes) else f", {len(able)} of which take jobs now"
         limit = "" if partition.most_minutes is None else f", jobs of {_span(partition.most_minutes)} at most"
-        count = f"{len(nodes)} nodes" if len(nodes) != 1 else "1 node"
         yield Finding(
             name="queue",
-            text=f"{where}: {count}{away}, the largest {largest(able)}{limit}",
+            text=f"{where}: {counted(nodes)}{away}, the largest {largest(able)}{limit}",
             status="ok" if len(able) == len(nodes) else "warning",
         )
-        gpus: Counter[str] = Counter()
-        for node in able:
-            gpus.update({kind or "GPU": number for kind, number in node.gpus.items()})
-        shown = ", ".join(f"{number} × {kind}" for kind, number in gpus.items())
-        yield Finding(name="devices", text=f"{shown or 'none'} in {where}")
+        counts = ({kind or "GPU": number for kind, number in node.gpus.items()} for node in able)
+        yield devices_finding(counts, where=f" in {where}")
 
 
 def offer(
@@ -160,18 +155,8 @@ def offer(
             "no promise",
             "/dev/shm is that of the node, and Slurm hands out none of it",
         )
-    enforced_by = {"cpu": SCHEDULER, "memory": SUPERVISOR} | ({"gpus": SCHEDULER} if gpus else {})
-    return Offer(
-        granted=Hardware(
-            cpu_count=cpus,
-            memory=memory,
-            gpus=gpus,
-            nodes=count,
-            disk=disk,
-            details={"enforced_by": enforced_by} | ({"avoids": avoids} if avoids else {}),
-        ),
-        shortfalls=tuple(fit.short),
-    )
+    granted = Hardware(cpu_count=cpus, memory=memory, gpus=gpus, nodes=count, disk=disk)
+    return fit.offer(granted, avoids, cpu=SCHEDULER, memory=SUPERVISOR)
 
 
 def chosen(said: Mapping[str, Any], site: Site) -> list[Partition]:

@@ -101,7 +101,8 @@ class SupervisedAttempt:
         self.spec = spec
         self._overflow = overflow
         self._left = False
-        self.completed = False  # whether its result says so
+        self.over = False  # whether its result is written, or about to be
+        self.completed = False  # whether that says so
         self._nodes = nodes
         self._store = store
         self._loop = loop.confined(self._troubled)
@@ -112,7 +113,6 @@ class SupervisedAttempt:
         self._checkpoints: Checkpoints | None = None
         self._hang_detector: HangDetector | None = None
         self._timers: list[Timer] = []
-        self._over = False
         self._mask = Mask(secrets.values()) if secrets else None
         self._observations = Observations(spec.granted, machine.accelerators)
         self._gang = Gang(
@@ -240,12 +240,12 @@ class SupervisedAttempt:
 
     def node_failed(self, failure: Failure) -> None:
         """A further node cannot go on."""
-        if not self._over:
+        if not self.over:
             self._stop("failed", failure, GRACE)
 
     def remark(self, line: str) -> None:
         """Something is to be said in the log of the step."""
-        if not self._over:
+        if not self.over:
             self.log.remark(line)
 
     def _timed_out(self) -> None:
@@ -300,7 +300,7 @@ class SupervisedAttempt:
     def _hear(self, member: Member, lines: list[bytes]) -> None:
         """Take what a process says."""
         for logs, group in groupby(lines, key=lambda line: line.startswith(BEFORE)):
-            if self._over:  # what comes after the outcome is of a thread or a process that goes on
+            if self.over:  # what comes after the outcome is of a thread or a process that goes on
                 break
             if logs:
                 self._logged(member, list(group))
@@ -353,14 +353,14 @@ class SupervisedAttempt:
 
     def left(self, member: Member, code: int, consumed: Consumed) -> None:
         """One of the processes has ended: with this exit code, or by the signal whose negative it is."""
-        if not self._over:
+        if not self.over:
             member.drain()
         member.code, member.consumed = code, consumed
-        if not self._over and not member.returned:
+        if not self.over and not member.returned:
             self._gang.fail(member)
         if not self._gang.ended:
             return
-        if not self._over:
+        if not self.over:
             self._finish()
         self._exiting.cancel()
         for one in self._gang.members:
@@ -381,7 +381,7 @@ class SupervisedAttempt:
         self._finish()
 
     def _finish(self) -> None:
-        self._over = True
+        self.over = True
         self._gang.cancel()
         if self._hang_detector is not None:
             self._hang_detector.close()

@@ -223,8 +223,10 @@ class LocalMember(Member):
     def _read(self, descriptor: int) -> bool:
         """Take what one read gives; False if that was nothing."""
         try:
-            kept = self._overflow is not None and descriptor in (self._log, self._messages)
-            data = self._overflow.read(descriptor) if kept and self._overflow else os.read(descriptor, CHUNK)
+            if self._overflow is None or descriptor == self._sightings:
+                data = os.read(descriptor, CHUNK)
+            else:
+                data = self._overflow.read(descriptor)
         except BlockingIOError:
             return False
         if not data:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.model.spec import Failure, Hardware, MetricValue, TaskId, TaskResult, TaskSpec
+from upshift.model.spec import Failure, Hardware, TaskId, TaskResult, TaskSpec
 from upshift.runtime import marks
 from upshift.runtime.confine import Starter
 from upshift.runtime.loop import Loop
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from upshift.runtime.supervisor.overflow import Overflow
     from upshift.runtime.supervisor.several.nodes import Nodes
 
-Key = tuple[TaskId, int]
-
 
 class Supervisor:
     """The attempts that run under this process."""
@@ -42,7 +40,6 @@ class Supervisor:
         overflow: Overflow | None = None,
         host: str | None = None,
     ) -> None:
-        self.attempts: dict[Key, SupervisedAttempt] = {}
         self._by_pid: dict[int, SupervisedAttempt] = {}
         self._lasting: list[SupervisedAttempt] = []
         self._loop = loop
@@ -79,6 +76,11 @@ class Supervisor:
         os.close(self.mark)
 
     @property
+    def attempts(self) -> list[SupervisedAttempt]:
+        """Those that have no result yet."""
+        return [attempt for attempt in self._lasting if not attempt.over]
+
+    @property
     def busy(self) -> bool:
         """Whether a step process is left, here or on another node, be its attempt over or not."""
         return bool(self.lasting)
@@ -111,7 +113,7 @@ class Supervisor:
             store=store,
             loop=self._loop,
             starter=starter,
-            watcher=self,
+            watcher=self._watcher,
             machine=self.machine,
             grant=grant,
             secrets=secrets or {},
@@ -119,7 +121,6 @@ class Supervisor:
             nodes=nodes,
             overflow=self._overflow,
         )
-        self.attempts[spec.task, spec.attempt] = attempt
         self._lasting.append(attempt)
         self._by_pid |= dict.fromkeys(attempt.pids, attempt)
 
@@ -162,26 +163,6 @@ class Supervisor:
 
     def cancel(self, task: TaskId, attempt: int, grace: float, why: Failure | None = None) -> None:
         """Stop an attempt, if it still runs; ``why`` where nobody of the run has asked for it."""
-        running = self.attempts.get((task, attempt))
-        if running is not None:
-            running.cancel(grace, why)
-
-    # -- as the watcher of its attempts -----------------------------------------------------------
-
-    def started(self, attempt: SupervisedAttempt) -> None:
-        self._watcher.started(attempt)
-
-    def log_grew(self, attempt: SupervisedAttempt, size: int) -> None:
-        self._watcher.log_grew(attempt, size)
-
-    def logged(
-        self, attempt: SupervisedAttempt, step: float | None, values: Mapping[str, MetricValue]
-    ) -> None:
-        self._watcher.logged(attempt, step, values)
-
-    def noticed(self, attempt: SupervisedAttempt, text: str) -> None:
-        self._watcher.noticed(attempt, text)
-
-    def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
-        del self.attempts[attempt.spec.task, attempt.spec.attempt]
-        self._watcher.ended(attempt, problem)
+        for running in self.attempts:
+            if (running.spec.task, running.spec.attempt) == (task, attempt):
+                running.cancel(grace, why)

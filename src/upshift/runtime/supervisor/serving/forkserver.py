@@ -371,7 +371,7 @@ class ForkServer:
     def _do_cancel(self, engine: EngineConnection, name: str, grace: float) -> None:
         task = self._tasks.get(name)
         if task is None:
-            for attempt in self._supervisor.attempts.values():
+            for attempt in self._supervisor.attempts:
                 if self._name_of(attempt.spec) == name:
                     attempt.cancel(grace)
                     return
@@ -382,7 +382,7 @@ class ForkServer:
 
     def _do_query(self, engine: EngineConnection, name: str) -> None:
         running = name in self._tasks or any(
-            self._name_of(attempt.spec) == name for attempt in self._supervisor.attempts.values()
+            self._name_of(attempt.spec) == name for attempt in self._supervisor.attempts
         )
         engine.send({"event": "status", "handle": name, "running": running})
 

@@ -63,12 +63,8 @@ class FreshStarter:
                 ours.append(reader)
                 theirs.append(writer)
             log_end, seen_end, messages_end = theirs
-            bounds = bounds.heard_at(ours[2])
-            order = {"spec": encode(spec), "bounds": encode(bounds), "parent": os.getpid()}
-            work = os.memfd_create("upshift-task")
+            work = _order_file(spec, bounds.heard_at(ours[2]), parent=os.getpid())
             theirs.append(work)
-            with open(work, "wb", closefd=False) as file:
-                file.write(json.dumps(order).encode())
             process = subprocess.Popen(
                 command_for_users("--step", str(work), str(seen_end), str(messages_end)),
                 stdin=subprocess.DEVNULL,
@@ -104,15 +100,20 @@ class FreshStarter:
         self._exited(pid, status, Consumed.of(usage))
 
 
+def _order_file(spec: TaskSpec, bounds: Confinement, *, parent: int) -> int:
+    """A file in memory that tells a fresh interpreter what to do."""
+    work = os.memfd_create("upshift-task")
+    with open(work, "w", closefd=False) as file:
+        json.dump({"spec": encode(spec), "bounds": encode(bounds), "parent": parent}, file)
+    return work
+
+
 def start_over(spec: TaskSpec, bounds: Confinement, seen: int, messages: int) -> NoReturn:
     """Go on with this task in this very process, as an interpreter that has imported nothing yet.
 
     Its bounds hold on, and all that is open stays so, as if it had been forked.
     """
-    work = os.memfd_create("upshift-task")
-    with open(work, "wb", closefd=False) as file:
-        order = {"spec": encode(spec), "bounds": encode(bounds), "parent": os.getppid()}
-        file.write(json.dumps(order).encode())
+    work = _order_file(spec, bounds, parent=os.getppid())
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # that of the listing
             os.set_inheritable(descriptor, True)
