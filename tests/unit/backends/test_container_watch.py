@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,7 +15,7 @@ import pytest
 from upshift.backends.base import Ended, Event, Logged, LogGrew
 from upshift.backends.docker.container import OwnFolder
 from upshift.backends.docker.device_broker import DeviceBroker
-from upshift.backends.docker.launching import ContainerLaunch, Pool
+from upshift.backends.docker.launching import KILLED, ContainerLaunch, Pool
 from upshift.backends.docker.watch import ContainerWatch
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
@@ -53,7 +54,9 @@ def told(tmp_path: Path, upshift_home: Path) -> Told:
 
 
 def test_what_is_cancelled_before_there_is_a_container_gets_none(told: Told) -> None:
+    threads = threading.enumerate()
     told.watch.cancel(0)
+    assert threading.enumerate() == threads  # nobody is there to be killed later
     own = OwnFolder(NAME)
     told.watch.launch(ContainerLaunch(name=NAME, arguments=("run",), order=b"", own=own))
     assert told.events == [Ended(handle=NAME, reason="cancelled", message="cancelled before it was started")]
@@ -122,3 +125,18 @@ def test_what_is_said_of_another_attempt_in_the_same_container_is_not_told(told:
     for of, size in (("another", 1), (NAME, 2), ("another", 3)):
         told.watch._hear(json.dumps({"event": "log", "of": of, "size": size}).encode())
     assert told.events == [LogGrew(handle=NAME, size=2)]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_a_container_that_serves_several_had_not_begun_is_run_again(
+    told: Told, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    monkeypatch.setattr("upshift.backends.docker.launching.ran_out_of_memory", lambda *_: False)
+    told.watch._container, told.watch._ordered = "upshift-another", True
+    if begun:
+        told.watch._hear(json.dumps({"event": "log", "of": NAME, "size": 2}).encode())
+    told.watch._conclude(KILLED)
+    told.watch._finish(None)
+    ends = [event for event in told.events if isinstance(event, Ended)]
+    assert [(end.handle, end.reason) for end in ends] == ([(NAME, "infrastructure")] if begun else [])
+    assert told.watch._ordered is begun

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from upshift.errors import SettingsError
+from upshift.errors import SettingsError, nearest
 from upshift.model import checks
 from upshift.model.checks import local_path, number, shown, small_text, unfit
 
@@ -114,6 +114,22 @@ def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
         small_text(tmp_path / "a")
     (tmp_path / "a").write_bytes(b"\xef\xbb\xbfa")
     assert small_text(tmp_path / "a") == "a"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("Memroy", "memory"),
+        ("max", "max_workers_of_all"),
+        ("gpu", None),
+        ("zz", None),
+        ("ma", None),
+        ("", None),
+    ],
+)
+def test_the_nearest_name_is_alike_or_the_only_one_that_begins_so(name: str, found: str | None) -> None:
+    known = ["memory", "max_workers_of_all", "gpu_count_of_all", "gpu_memory_of_all"]
+    assert nearest(name, known) == found
 
 
 def test_every_limit_is_in_the_reference() -> None:

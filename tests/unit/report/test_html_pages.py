@@ -16,6 +16,7 @@ from upshift.errors import StoreError, UsageError
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Failure
 from upshift.report.html.page import report_page, write_page, write_until_over
+from upshift.report.views.graph import picture
 from upshift.report.views.groups import connections, grouped
 from upshift.report.views.run import run_view
 from upshift.runs.catalog.rows import TaskRow
@@ -153,7 +154,11 @@ def test_what_failed_in_the_same_place_is_told_once(tmp_path: Path) -> None:
         where = "p.py:3" if index else "p.py:9"
         failure = Failure(reason="user-error", message=f"ValueError: {index}", where=where)
         made.task("f", index, start=0, seconds=1, failure=failure)
-    page = report_page(made.record())
+    run = made.record()
+    drawn = picture(grouped(run, run.graph), run.graph)
+    assert drawn is not None
+    assert [node.more for node in drawn.nodes] == ["30/30 · 30 failed"]  # and no time: it is full
+    page = report_page(run)
     failures = page.partition('<section id="failures"')[2].partition("</section>")[0]
     assert failures.count("<article") == 2
     assert "In the same place: " in failures and "f[2], f[3]" in failures and "and 16 more" in failures

@@ -15,6 +15,7 @@ from upshift.images.preparing import Prepared
 from upshift.model.settings.retry import Retry
 from upshift.model.spec import Hardware
 from upshift.model.spec.hardware import Shortfall
+from upshift.model.spec.launch import Launch
 from upshift.report.terminal.layout import Page, cells
 from upshift.report.terminal.plan import show_plan, show_scripts
 from upshift.report.views.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
@@ -148,7 +149,7 @@ def test_the_number_of_tasks_is_a_question_where_nobody_knows_it() -> None:
     assert re.search(r"score +\? +undecided", text)
 
 
-def test_retries_timeouts_and_images_are_told() -> None:
+def test_retries_timeouts_launches_and_images_are_told() -> None:
     short = Shortfall(field="image", asked="image x", got="this environment", why="backend local has none")
     text = show_plan(
         plan(
@@ -156,6 +157,8 @@ def test_retries_timeouts_and_images_are_told() -> None:
                 "train",
                 retry=Retry(times=2, delay=5, on=("preempted",)),
                 timeout=600.0,
+                launch=Launch(launcher="torchrun", processes=2, numa_binding=False, port=29500, hang=60.0),
+                launch_origin="flow.py:8 (@run_with_torchrun)",
                 docker={"parent_image": "x", "requirements": ("torch",)},
                 docker_origins={"parent_image": "flow.py:9 (@pipeline)", "requirements": "flow.py:3 (@step)"},
                 shortfalls=(short,),
@@ -164,6 +167,10 @@ def test_retries_timeouts_and_images_are_told() -> None:
     )
     assert re.search(r"retries  2, the first after 5\.00 s, .* on preempted", text)
     assert "timeout  10 min 00 s for each attempt" in text
+    assert (
+        "launch torchrun, 2 processes, not bound to NUMA nodes, port 29500, stopped after 1 min 00 s "
+        "without progress: flow.py:8 (@run_with_torchrun)" in " ".join(text.split())
+    )
     assert re.search(
         r"image    parent_image=x, requirements=\['torch'\]\n +parent_image: flow.py:9 \(@pipeline\); "
         r"requirements: flow.py:3 \(@step\)\n +not used: backend local has none",

@@ -311,6 +311,17 @@ def test_a_run_at_work_stays_and_is_told(machine: Make) -> None:
     assert "runs/r1/run.json" in keys(here.bucket)
 
 
+def test_checkpoints_go_when_their_task_has_completed(machine: Make) -> None:
+    here = machine("here")
+    a_run(here.store, "r1")
+    here.publish("r1")
+    done, failed = (f"checkpoints/r1/train/{index}/latest" for index in (0, TASKS))
+    for key in (done, failed):
+        here.bucket.put(key, b"state")
+    assert count(collect_bucket(here.store, None)) == {"checkpoints": 1}
+    assert keys(here.bucket, "checkpoints/") == [failed]
+
+
 def test_an_engine_that_is_found_dead_is_not_waited_for(machine: Make) -> None:
     """As ``upshift cancel`` and ``resume`` find it: nothing has come from it for the time of a lease."""
     here = machine("here")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sysconfig
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,16 @@ def test_what_code_in_no_file_asks_for_is_asked_where_that_code_is_run() -> None
         "/home/me/train.py", "def use():\n    return eval('here()', {'here': here})\n", here=user_location
     )
     assert mine["use"]() == "/home/me/train.py:2"
+
+
+def test_code_in_no_file_that_nothing_in_a_file_runs_asks_in_its_own_name() -> None:
+    """As that of ``python -c``; here a thread of a package's runs it."""
+    names = {"here": user_location, "told": []}
+    theirs = code_of(f"{INSTALLED}/numbers/core.py", "def run():\n    exec('told.append(here())')\n", **names)
+    thread = threading.Thread(target=theirs["run"])
+    thread.start()
+    thread.join()
+    assert names["told"] == ["<string>:1"]
 
 
 def test_code_that_a_package_has_generated_is_not_the_users() -> None:
