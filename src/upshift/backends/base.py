@@ -267,7 +267,7 @@ class Backend(Protocol):
         """
 
     def offer(self, ask: Ask) -> Offer:
-        """What a step with this request would get."""
+        """The hardware that a step with this request would get, and what it would lack."""
 
     def findings(self) -> Iterator[Finding]:
         """The current state of the target: access first, then its resources. Changes nothing.

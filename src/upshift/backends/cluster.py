@@ -77,7 +77,7 @@ class Submitter:
         self._room: list[Batch] = []
 
     def add(self, batches: Sequence[Batch]) -> None:
-        """Have these submitted, in their turn."""
+        """Queue these for submission."""
         with self._jobs.changed:
             self._jobs.by_handle.update((one.handle, one) for batch in batches for one in batch.watched)
             self._room += batches
@@ -249,7 +249,7 @@ class ClusterBackend:
         return self._cluster.findings(self._options)
 
     def images(self) -> Finding:
-        """What steps run in."""
+        """The images or the Python that steps run in."""
         return Finding(
             name="images",
             text=f"none: steps run in {sys.executable}, which each node has to have under this path",
@@ -329,7 +329,7 @@ class ClusterBackend:
             self._jobs.changed.notify_all()
 
     def close(self) -> None:
-        """Let go of the jobs, which go on."""
+        """Stop watching; the jobs continue."""
         with self._jobs.changed:
             self._jobs.closed = True
             self._jobs.changed.notify_all()
@@ -383,7 +383,7 @@ class ClusterBackend:
         return Reach(python=spec.interpreter)
 
     def forget(self, id: str) -> None:
-        """The end of this job, and of all its elements, was told: a scheduler that keeps it may remove it."""
+        """The end of this job and of all its elements was told: the scheduler may drop its record."""
 
     def _work(self) -> None:
         if not self._threads:

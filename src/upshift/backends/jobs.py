@@ -133,7 +133,7 @@ class Watched:
     handle: Handle
     base: str | None = None  # the id of the scheduler's job, or array
     own: int | None = None  # its element of an array
-    element: int | None = None  # that which has it
+    element: int | None = None  # the element that has its task now
     printed: Path | None = None
     waits: str | None = None
     started: bool = False
@@ -157,7 +157,7 @@ class Watched:
 
 @attrs.define(eq=False)
 class Batch:
-    """What the scheduler is given at once."""
+    """Jobs that the scheduler is given in one submission."""
 
     submission: Submission
     script: str
@@ -233,7 +233,7 @@ class Jobs:
             store.live.tidy()
 
     def put(self, batch: Batch) -> None:
-        """Have what the batch needs where its nodes see it: a folder is as they do."""
+        """Upload what the batch needs, if its nodes read from a bucket; a folder they see as it is."""
         first = batch.watched[0].spec
         store = self.store_of(first)
         if store.direct:
@@ -266,7 +266,7 @@ class Jobs:
                 raise _begun(batch.submission.path)
 
     def place_of_order(self, watched: Watched) -> str:
-        """Where its nodes find what nobody else may see; in a folder, each of several adds its number."""
+        """Where nodes find the order of an attempt. In a folder, each of several nodes appends its number."""
         store = self.store_of(watched.spec)
         if store.direct and store.replica is not None:
             return f"{store.replica.address}/{_order_of(watched.job)}"
@@ -274,7 +274,7 @@ class Jobs:
         return str(files[0] if len(files) == 1 else files[0].with_suffix(""))
 
     def put_order(self, watched: Watched, content: bytes) -> None:
-        """Have that there."""
+        """Write the order of an attempt to that place."""
         store = self.store_of(watched.spec)
         if store.direct and store.replica is not None:
             store.replica.objects.put(_order_of(watched.job), content)
@@ -295,7 +295,7 @@ class Jobs:
         return [base.with_name(f"{base.name}.{node}") for node in range(nodes_of(watched.spec))]
 
     def _bring(self, watched: Watched, store: Store) -> None:
-        """Have all that an attempt has left in a bucket here, once it is over."""
+        """Copy what a finished attempt has left in a bucket to this machine."""
         if not store.direct or store.replica is None:
             return
         base = attempt_path(watched.spec.task, watched.spec.attempt, "")
@@ -306,7 +306,7 @@ class Jobs:
             self.uploads_of(store).found(content)
 
     def uploads_of(self, store: Store) -> Uploads:
-        """What puts content into the bucket of a store."""
+        """The uploader for the bucket of a store."""
         from upshift.runs.stores.uploads import uploads_of  # where all is in a folder, nothing goes anywhere
 
         if self._uploads is None:
@@ -320,7 +320,7 @@ def needs_order(spec: TaskSpec) -> bool:
 
 
 def _order_of(job: Job) -> str:
-    """The path in the store of what an attempt is told and others must not see."""
+    """The path of an attempt's order in the store."""
     return job.spec_path.removesuffix(".spec.json") + ".order"
 
 

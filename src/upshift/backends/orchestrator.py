@@ -17,7 +17,7 @@ class Gone(Exception):
 
 @attrs.frozen(kw_only=True)
 class Standing:
-    """How a run stands there."""
+    """The state of a run in the tool."""
 
     phase: str  # "pending", "running", "completed", "failed" or "cancelled"
     message: str | None = None  # why it failed, in the tool's words
@@ -44,16 +44,16 @@ class Orchestrator(Protocol):
         """How a run is now. Raises ``Gone``."""
 
     def words(self, run: str) -> Sequence[tuple[str, str]]:
-        """What it has to say of tasks whose pods wait, or never started: each by its name there."""
+        """Its messages about tasks whose pods wait or never started: name there, message."""
 
     def stop(self, run: str) -> None:
         """End a run; pods are told to. Raises ``Gone``."""
 
     def retry(self, run: str) -> None:
-        """Have a run that has ended go on from what has completed. Raises ``Gone``."""
+        """Continue a run that has ended from its completed tasks. Raises ``Gone``."""
 
     def link(self, run: str) -> str | None:
         """Where people look at a run."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""

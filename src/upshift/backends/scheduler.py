@@ -59,8 +59,8 @@ class Launch:
 
     name: str  # the job's, which follows from the attempt
     comment: str  # what it is, for people
-    # What is different for each job are the last two, of the runtime and of the spec; of an engine, its
-    # package before -m, and the last one
+    # Jobs differ in the last two words only: the runtime and the spec. Engines differ in their package, which
+    # stands before -m, and in the last word.
     command: tuple[str, ...]
     granted: Hardware
     settings: Mapping[str, Any]  # what the step was told for this backend, checked
@@ -82,10 +82,10 @@ class Cluster(Protocol):
     title: str
     """What people call it."""
     seat: Mapping[str, str]
-    """What tells a supervisor its node, of several: variables of :mod:`upshift.runtime.launch.seats`."""
+    """Variables of :mod:`upshift.runtime.launch.seats` that tell each supervisor its node, of several."""
 
     noise: re.Pattern[str]
-    """What a line begins with that it adds to what a job prints as it takes down the job's processes."""
+    """Matches lines that the scheduler itself adds to a job's output while it ends the job's processes."""
     signals: bool
     """Whether ``stop`` reaches supervisors. If not, records in the store tell them, and an attempt that has
     not begun is given up."""
@@ -167,7 +167,7 @@ def name_of(spec: TaskSpec) -> str:
 
 
 def words_of(error: Exception) -> str:
-    """What an error says, in a line."""
+    """The message of an error in one line."""
     if isinstance(error, NotNow):
         return str(error)
     return error.in_short if isinstance(error, UpshiftError) else f"{type(error).__name__}: {error}"

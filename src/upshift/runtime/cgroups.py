@@ -73,7 +73,7 @@ class GroupV1(_Group):
         return self.counted() or 0
 
     def counted(self) -> int | None:
-        """The same; None: the kernel does not say it."""
+        """Like ``kills``; None: the kernel does not say."""
         return _keyed(self.path / "memory.oom_control", "oom_kill")
 
     @classmethod

@@ -53,7 +53,7 @@ def request_of(launch: Launch) -> dict[str, Any]:
 
 
 def definition_of(launch: Launch) -> dict[str, Any]:
-    """What jobs like this have in common."""
+    """The job definition, which jobs like this share."""
     container, nodes = _container(launch), launch.granted.nodes or 1
     body: dict[str, Any] = {"type": "container", "containerProperties": container}
     if nodes > 1:
@@ -75,7 +75,7 @@ def definition_of(launch: Launch) -> dict[str, Any]:
 
 
 def submission_of(launch: Launch) -> dict[str, Any]:
-    """What is different for each job."""
+    """The part of a submission that differs from job to job."""
     granted, said = launch.granted, launch.settings
     different = (launch.command[at] for at in _different(launch.command))
     variables = {**launch.environment, **dict(zip((RUNTIME, SPEC), different, strict=True))}

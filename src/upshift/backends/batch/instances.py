@@ -100,5 +100,5 @@ def types_of(names: Collection[str]) -> tuple[tuple[InstanceType, ...], tuple[st
 
 
 def size(one: InstanceType) -> tuple[int, int, int, str]:
-    """What makes one smaller than another."""
+    """The sort key from the smallest type to the largest."""
     return one.count, one.vcpus, one.memory, one.name

@@ -277,7 +277,7 @@ def _spec_of(documents: Sequence[Document]) -> Document:
 
 
 def _of_tasks(run: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a run says of its tasks itself."""
+    """The messages that a run has about its tasks."""
     for task in (run.get("run_details") or {}).get("task_details") or ():
         history = [one.get("error") for one in task.get("state_history") or ()]
         said = [
@@ -395,22 +395,22 @@ class KubeflowBackend:
         return Destination(platform="linux/amd64", registry=self._registry, parent=self._image)
 
     def scripts(self, jobs: Sequence[Job]) -> None:
-        """A step has none of its own."""
+        """A step has no manifest of its own."""
 
     def submit(self, jobs: Sequence[Job]) -> list[Handle | BackendError]:
-        """It takes none."""
+        """Single steps are refused."""
         return [BackendError("Kubeflow takes whole pipelines, and no step by itself") for _ in jobs]
 
     def attach(self, jobs: Mapping[Handle, Job]) -> dict[Handle, Ended | None]:
-        """It has none."""
+        """There are no jobs of single steps."""
         return {handle: Ended(handle=handle) for handle in jobs}
 
     def find(self, jobs: Sequence[Job]) -> list[Handle | None]:
-        """It has none."""
+        """There are no jobs of single steps."""
         return [None] * len(jobs)
 
     def cancel(self, handles: Sequence[Handle], *, grace: float) -> None:
-        """It has none."""
+        """There are no jobs of single steps."""
 
     def close(self) -> None:
         """Close its connections."""

@@ -41,7 +41,7 @@ class Pod:
 
 
 def container_of(pod: Pod, arguments: Sequence[str]) -> Object:
-    """What runs in it."""
+    """The container of a pod."""
     return filled(
         {
             "image": pod.image,
@@ -80,7 +80,7 @@ def _resource_of(granted: Hardware) -> str:
 
 
 def platform_of(pod: Pod) -> Object:
-    """What only pods of Kubernetes have."""
+    """The settings of a pod that only Kubernetes knows: the platform spec."""
     said, granted = pod.settings, pod.granted
     selector = {**granted.details.get(POD, {}).get("node_selector", {}), **said.get("node_selector", {})}
     own = (
@@ -134,7 +134,7 @@ def _secrets(sources: Mapping[str, str]) -> Iterator[Object]:
 
 
 def filled(table: Mapping[str, Any], keep: str = "") -> Object:
-    """What is said of a table."""
+    """The table without empty values, but for the one to keep."""
     empty: tuple[Any, ...] = ("", [], {}, None, {"parameters": {}})
     return {name: value for name, value in table.items() if name == keep or value not in empty}
 
@@ -156,7 +156,7 @@ _TYPES = {
 
 @attrs.frozen
 class Condition:
-    """That a task has said a value."""
+    """True if a task has reported this value."""
 
     channel: Channel
     kind: str
@@ -164,7 +164,7 @@ class Condition:
 
     @property
     def policy(self) -> Object:
-        """As Kubeflow has it."""
+        """The trigger policy in Kubeflow's form."""
         return {"condition": f"inputs.parameter_values['{_channel(*self.channel)}'] == {self.value}"}
 
 
@@ -355,7 +355,7 @@ class Dag:
         return {"componentInputParameter": name}
 
     def component(self) -> Object:
-        """It as a component."""
+        """This graph as a component."""
         params = self.pipeline.params if self.parent is None else {}
         inputs = _defined(self.kinds)
         for name, value in params.items():

@@ -44,7 +44,7 @@ class Gone(Exception):
 
 
 class Forbidden(BackendError):
-    """Whoever asks may not do that."""
+    """The credentials do not allow the request."""
 
 
 class Api:
@@ -287,7 +287,7 @@ def _target(path: str, query: Mapping[str, Any]) -> str:
 
 
 def message_of(text: str) -> str:
-    """What a status says."""
+    """The message in a status object."""
     with contextlib.suppress(ValueError, AttributeError):
         return str(json.loads(text).get("message") or "").strip()
     return text.strip()[:500]

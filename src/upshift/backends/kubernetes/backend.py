@@ -186,7 +186,7 @@ class KubernetesBackend(ClusterBackend):
         self._kubernetes.forget(id)
 
     def close(self) -> None:
-        """Let go of the jobs, which go on."""
+        """Stop watching; the jobs continue."""
         timer = self._kubernetes.hurry()
         super().close()
         self._kubernetes.close()

@@ -84,7 +84,7 @@ class Kubernetes:
 
     @cached_property
     def watching(self) -> watching.Watching:
-        """What is known of jobs."""
+        """The watch over jobs and their pods."""
         return watching.Watching(self.api)
 
     @cached_property
@@ -104,13 +104,13 @@ class Kubernetes:
 
     @property
     def site(self) -> Site:
-        """What all manifests have in common."""
+        """The settings that all manifests share."""
         return Site(namespace=self.namespace, mounts=self.mounts, user=self.user, code_cache=self.code_cache)
 
     # -- before a job ------------------------------------------------------------------------------
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
-        """What the nodes have that are there; and the API server takes such a Job, if only for a try."""
+        """What the nodes have, and whether a dry run of such a Job is accepted."""
         if ask.avoid is not None:
             self.__dict__.pop("nodes", None)  # they have changed since
         found = offer(ask.request, settings, self.nodes, grows=self.grows, avoid=ask.avoid or ())
@@ -298,7 +298,7 @@ class Kubernetes:
             self._jobsets |= bool(said.get("jobset"))
 
     def note_namespace(self, name: str | None) -> None:
-        """Have jobs looked for in this namespace, too."""
+        """Look for jobs in this namespace, too."""
         if name:
             self._namespaces.add(name)
 

@@ -84,7 +84,7 @@ def vendor_of(resource: str) -> str | None:
 
 
 def read_nodes(listed: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
-    """What ``/api/v1/nodes`` lists."""
+    """The nodes in an answer of ``/api/v1/nodes``."""
     return tuple(map(_node, listed))
 
 

@@ -152,7 +152,7 @@ def _variables(launch: Launch) -> dict[str, str]:
 
 
 def _asked(launch: Launch) -> str:
-    """What it asks for, in words."""
+    """The request of a job in words."""
     granted, said = launch.granted, launch.settings
     parts = [f"{granted.cpu_count or 1:g} CPUs" if (granted.cpu_count or 1) != 1 else "1 CPU"]
     if granted.memory is not None:
@@ -180,7 +180,7 @@ class Ray:
     _placed: set[str] = attrs.field(factory=set, repr=False)  # jobs on several nodes that have them
 
     def offer(self, ask: Ask, settings: Mapping[str, Any]) -> Offer:
-        """What the nodes have that are there."""
+        """What the nodes of the cluster have."""
         if ask.avoid is not None:
             vars(self).pop("nodes", None)  # they have changed since
         return offer(ask.request, settings, self.nodes, grows=self.grows, avoid=ask.avoid or ())
@@ -414,6 +414,6 @@ class RayBackend(ClusterBackend):
         return Capacity(jobs=MOST)
 
     def close(self) -> None:
-        """Let go of the jobs, which go on."""
+        """Stop watching; the jobs continue."""
         super().close()
         self._dashboard.close()

@@ -85,7 +85,7 @@ def _is_a(error: BaseException, names: tuple[str, ...]) -> bool:
 
 
 def answer(sky: Any, line: str) -> dict[str, Any]:
-    """What a line that asks is answered."""
+    """The answer to one line of input."""
     asked = json.loads(line)
     calls = {call.__name__: call for call in (about, optimize, launch, jobs, cancel, log)}
     try:

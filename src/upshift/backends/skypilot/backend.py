@@ -42,7 +42,7 @@ _LONGEST_LINE = 512  # of a script, in which its interpreter is named
 
 
 class Refused(BackendError):
-    """What SkyPilot says to what it does not do."""
+    """SkyPilot has refused a call."""
 
     def __init__(self, kind: str, said: str) -> None:
         super().__init__(f"SkyPilot refuses it: {said}")
@@ -120,7 +120,7 @@ class Sdk:
         raise NotNow(f"SkyPilot does not answer: {told['said']}")
 
     def close(self) -> None:
-        """Let go of the agents."""
+        """End the agents."""
         for agent in list(self._agents):
             agent.terminate()
             agent.wait()
@@ -332,6 +332,6 @@ class SkyPilotBackend(ClusterBackend):
         return Destination(platform="linux/amd64", registry=self._registry, parent=self._image)
 
     def close(self) -> None:
-        """Let go of the jobs, which go on."""
+        """Stop watching; the jobs continue."""
         super().close()
         self._sdk.close()

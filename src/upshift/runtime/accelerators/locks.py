@@ -60,7 +60,7 @@ class Hold:
         forks.private(self)
 
     def give_back(self) -> None:
-        """This process does not hold them any more."""
+        """Release the locks of this process."""
         descriptors, self.descriptors = self.descriptors, ()
         _close(descriptors)
 

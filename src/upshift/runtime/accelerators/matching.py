@@ -35,7 +35,7 @@ class Lack:
 
 @attrs.frozen(kw_only=True)
 class Match:
-    """What there is for a request."""
+    """The devices that satisfy a request, or what is missing."""
 
     # devices that would do, the best set first. Each stands for every set of devices of the same models. If
     # none would do, one set: what there is instead, perhaps nothing.
@@ -153,7 +153,7 @@ def _is_slice(wanted: Wanted, fitting: Sequence[Device]) -> bool:
 
 
 def _instead(wanted: Sequence[Wanted], devices: Sequence[Device], links: Links) -> tuple[Device, ...]:
-    """What comes closest, where no alternative is satisfied."""
+    """The closest match if no alternative is satisfied."""
     best: list[Device] = []
     for one in wanted:
         fitting = [device for device in devices if admits(one, device)]

@@ -31,7 +31,7 @@ _NO_P2P: Final = "RTX 40"
 
 
 class Asked(NamedTuple):
-    """What Accelerate answered."""
+    """Accelerate's answer."""
 
     variables: Mapping[str, str]  # to be set
     remarks: Sequence[str]  # lines for the step's log

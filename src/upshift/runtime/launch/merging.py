@@ -204,7 +204,7 @@ def _devices(
 
 
 def _of_devices(asked: LaunchRequest) -> str:
-    """What says that each process has a device."""
+    """The arguments that give each process a device."""
     if asked.devices_by is not None:
         return asked.devices_by
     given = [f"{name}=True" for name in asked.meant.on_devices if asked.arguments.get(name)]

@@ -69,7 +69,7 @@ class CurrentCheckpoint:
         rank: Rank | None = None,  # which of several processes this one is
         into: Store | None = None,  # where new ones go instead, because a person steps through the task
     ) -> None:
-        """This process works for a task now."""
+        """Start working for a task."""
         kept = checkpoints_of(store, spec.task, ranks=1 if rank is None else rank.local_world_size)
         self._saved = kept if into is None else TaskCheckpoints(into.address, spec.task)
         self._offered = (kept,) if into is None else (self._saved, kept)

@@ -231,7 +231,7 @@ class LiveBucket:
 
 
 class _Bulletins:
-    """Those of one attempt, at its supervisor."""
+    """The bulletins of one attempt, as its supervisor writes them."""
 
     def __init__(self, replica: Replica, task: TaskId, attempt: int) -> None:
         self._replica = replica

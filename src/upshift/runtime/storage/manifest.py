@@ -54,7 +54,7 @@ def build_state(
 
 
 def parse(content: memoryview) -> Manifest:
-    """What a content says."""
+    """Parse the content of a manifest."""
     if content[: len(_MARK)] != _MARK:
         raise ValueError("not a list of items")
     data = json.loads(bytes(content[len(_MARK) :]))

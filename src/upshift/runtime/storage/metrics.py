@@ -217,7 +217,7 @@ def first_of(metrics: Mapping[int, Mapping[str, Curve]]) -> dict[str, Curve]:
 
 
 def summaries_of(metrics: Mapping[int, Mapping[str, Curve]]) -> dict[str, MetricSummary]:
-    """The same in short."""
+    """The summary of each metric over all ranks, by name."""
     logged = Counter(name for curves in metrics.values() for name in curves)
     return {
         name: attrs.evolve(curve.summary, ranks=logged[name]) for name, curve in first_of(metrics).items()

@@ -167,7 +167,7 @@ class BucketRecords(Records):
         return sorted({meta.key[len(relative) + 1 :].partition("/")[0] for meta in listed})
 
     def keep(self, relative: str, content: bytes) -> None:
-        """Have a record here that the bucket has."""
+        """Copy a record from the bucket to this machine."""
         super().write(relative, content)
 
 
@@ -237,7 +237,7 @@ def _refuse_newer(version: int, where: str) -> None:
 
 
 class ArrayList(NamedTuple):
-    """What the list of an array says."""
+    """The list of the elements of an array."""
 
     share: float  # seconds in which an element takes further tasks
     names: Mapping[int, str]  # file names of specs, by element

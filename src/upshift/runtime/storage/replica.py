@@ -86,7 +86,7 @@ class Replica:
 
     @functools.cached_property
     def objects(self) -> Objects:
-        """What is in the bucket."""
+        """The objects of the bucket."""
         return open_objects(self.address)
 
     @functools.cached_property
@@ -235,7 +235,7 @@ class Replica:
         return list(self.objects.folders("runs/"))
 
     def bring_runs(self, runs: Collection[str]) -> None:
-        """Have the records of several runs here."""
+        """Download the records of several runs."""
         side_by_side(self.bring_run, runs)
 
     def bring_run(self, run: str) -> None:
@@ -379,7 +379,7 @@ class Replica:
                 self._records.write(path, text.encode())
 
     def replace_record(self, key: str, content: bytes) -> None:
-        """Have a record here as the bucket has it."""
+        """Replace a record by the one in the bucket."""
         self._records.write(key, content)
 
     # What this machine has to publish

@@ -213,7 +213,7 @@ class SeriesWriter:
 
     @property
     def name(self) -> str | None:
-        """Of the file; None: there is none yet."""
+        """The name of the file; None: there is none yet."""
         return self._path.name if self.samples else None
 
     def close(self) -> None:

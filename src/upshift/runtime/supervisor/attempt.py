@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class AttemptWatcher(Protocol):
-    """Somebody who wants to know how an attempt goes."""
+    """Is told how an attempt goes."""
 
     def started(self, attempt: SupervisedAttempt) -> None:
         """The step process runs."""
@@ -211,7 +211,7 @@ class SupervisedAttempt:
         return ranks_of(self.spec, address="127.0.0.1", port=self._port.number)
 
     def _ends_of_all(self) -> Ends:
-        """What is different where processes have been launched together."""
+        """The rules for how the attempt ends: those of one process, or of several ranks."""
         if self.spec.launch is None:
             return Ends(self.spec, self._store, self._gang, self._node_runtime)
         from upshift.runtime.supervisor.ends_of_ranks import (
@@ -395,7 +395,7 @@ class SupervisedAttempt:
         self._watcher.ended(self, problem)
 
     def hand_on(self) -> None:
-        """Have other machines see what was written of log, metrics and cards."""
+        """Flush log, metrics and cards, so that other machines see them."""
         self.log.hand_on()
         self._recorder.hand_on()
 

@@ -27,7 +27,7 @@ Process = tuple[int, int]
 
 
 class Usage(NamedTuple):
-    """What the processes use, at one moment."""
+    """Resources that the processes use at one moment."""
 
     pids: Sequence[int]
     consumed: proc.Consumed  # up to now, also by processes that have ended
@@ -222,7 +222,7 @@ class Mean:
 
 
 class Totals:
-    """What the samples of an attempt add up to."""
+    """The totals over all samples of an attempt."""
 
     def __init__(self) -> None:
         self.samples = 0

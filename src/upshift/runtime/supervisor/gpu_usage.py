@@ -141,7 +141,7 @@ class GpuUsage:
         return tuple(totals.record() for totals in self._totals)
 
     def together(self) -> Mapping[str, float | str | None]:
-        """What they were used for together."""
+        """The usage of all devices together."""
         known = [mean for totals in self._totals if (mean := totals.busy.value) is not None]
         drivers = {inventory.vendor: inventory.driver for inventory in self._accelerators.inventories}
         vendor = self._totals[0].device.vendor or ""

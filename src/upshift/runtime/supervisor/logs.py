@@ -71,7 +71,7 @@ class LogFile:
             self._file = None
 
     def hand_on(self) -> None:
-        """Have other machines see what was written."""
+        """Flush what was written, so that other machines see it."""
         if self._file is None or self._sent == self.size:
             return
         try:
@@ -95,7 +95,7 @@ class LogFile:
             self._loss.over()
 
     def _mark(self) -> bytes:
-        """What is to be read where something is missing."""
+        """The line that marks where output is missing."""
         if not self._loss.missing:
             return b""
         begun = b"" if self._last == b"\n" else b"\n"
@@ -254,7 +254,7 @@ class TaskLog:
         self._own.remark(line)
 
     def hand_on(self) -> None:
-        """Have other machines see what was written."""
+        """Flush what was written, so that other machines see it."""
         for file in self._files:
             file.hand_on()
 
@@ -271,7 +271,7 @@ class TaskLog:
 
 
 class Losses:
-    """What all files of an attempt lack. The step goes on; the first loss of each kind is told at once."""
+    """The losses in all files of an attempt, which continues. The first loss of each kind is told at once."""
 
     def __init__(self, origin: float, tell: Callable[[str], None]) -> None:
         self._origin = origin
@@ -300,7 +300,7 @@ class Losses:
 
 
 class Loss:
-    """What is lost of one file."""
+    """The bytes that one file lacks."""
 
     def __init__(self, what: str, path: Path, rank: int | None, *, losses: Losses) -> None:
         self.what = what

@@ -43,12 +43,12 @@ class Member(abc.ABC):
         self.code: int | None = None
         self.consumed = Consumed()
         self.explained: Failure | None = None  # of one on another node: what only its supervisor can know
-        self.heard = 0.0
-        self.spied = ""
-        self.asked = False
+        self.heard = 0.0  # when anything last came from it, by the monotonic clock
+        self.spied = ""  # the stacks that a debugger read from outside
+        self.asked = False  # for its stacks
         self.unheard = ""  # its node, from which nothing has come since it was asked last
         self.state = ""  # when it was asked last: proc(5)
-        self.heeds = False
+        self.heeds = False  # whether it handles SIGTERM itself
         self._told = told
         self._lines = Lines()
         self._sight = bytearray()
@@ -106,7 +106,7 @@ class Member(abc.ABC):
         """Kill it, and whatever descends from it."""
 
     def ask(self) -> None:
-        """Have it write its stacks, and forget those that it wrote before: :meth:`sight` has them soon."""
+        """Ask it for its stacks, and drop those that it wrote before; :meth:`sight` has the new ones soon."""
         self.asked = True
         end = self._sight.find(b"\n") + 1
         if end:
@@ -318,7 +318,7 @@ class Gang:
         return [member for member in self.members if not member.ended and member.outcome is None]
 
     def ask(self) -> None:
-        """Have all that run write where they are."""
+        """Ask all running processes for their stacks."""
         for member in self.running:
             member.ask()
 

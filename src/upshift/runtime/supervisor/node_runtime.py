@@ -182,7 +182,7 @@ class NodeRuntime:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What of the samples is not on record."""
+        """Samples that are missing from the record."""
         gap = None if self._sampler is None else self._sampler.gap
         return () if gap is None else (gap,)
 

@@ -178,7 +178,7 @@ class ProgressBars:
         return ROW.join([row.strip() for row in self._rows if row is not None and row.strip()])
 
     def _show(self, frame: bytes) -> bytes:
-        """Let the log's last line say this."""
+        """Make this the last line of the log."""
         shown, self._shown = self._shown, frame
         if frame == shown:
             return b""

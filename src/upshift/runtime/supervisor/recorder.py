@@ -91,7 +91,7 @@ class Recorder:
         self._cards.append(to_json(card) + b"\n")
 
     def hand_on(self) -> None:
-        """Have other machines see what was written."""
+        """Flush what was written, so that other machines see it."""
         self._points.hand_on()
         self._cards.hand_on()
 
@@ -219,7 +219,7 @@ class _File:
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:
-        """What an NFS client cannot send is lost."""
+        """Count what an NFS client could not send as lost."""
         try:
             yield
         except OSError as error:

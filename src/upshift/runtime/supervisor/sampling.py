@@ -23,7 +23,7 @@ UNREADABLE = 15.0
 
 
 class SharedCounters:
-    """What the samplers of one supervisor have in common."""
+    """The counters that the samplers of one supervisor share."""
 
     def __init__(self) -> None:
         self.network = Network()

@@ -34,7 +34,7 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html"""
 
 @attrs.frozen
 class Got:
-    """What was read of an object."""
+    """The content that was read of an object."""
 
     data: memoryview
     version: Version

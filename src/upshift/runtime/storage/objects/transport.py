@@ -51,7 +51,7 @@ I = TypeVar("I", bound=Identity)  # noqa: E741
 
 @attrs.define(kw_only=True)
 class Request:
-    """What is asked of a bucket."""
+    """A request to a bucket."""
 
     method: str
     key: str = ""
@@ -63,7 +63,7 @@ class Request:
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What the server said."""
+    """The answer of a server."""
 
     status: int
     headers: Mapping[str, str]

@@ -72,7 +72,7 @@ class Grant:
 
 
 class DevicePool:
-    """What there is, and who has it."""
+    """The devices of this machine, and who holds them."""
 
     def __init__(self, accelerators: DeviceMonitor, *, engine: int, returned: Callable[[], None]) -> None:
         self._accelerators = accelerators
@@ -215,7 +215,7 @@ class DevicePool:
         return f"waits for {wanted}: {reason or 'what is free is not enough'}"
 
     def _taken(self, device: Device) -> str | None:
-        """Who has a device; None: nobody."""
+        """Who holds a device; None: nobody."""
         if key(device) in self._mine:
             return f"is held by {self._mine[key(device)]}"
         if not locks.free(device):

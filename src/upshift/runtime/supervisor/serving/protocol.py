@@ -41,7 +41,7 @@ class Order:
     descriptors: tuple[int, ...] = ()  # open files of this process by which it has their locks already
     held: str | None = None  # as ``accelerators.locks.HELD`` where the backend runs
     remarks: tuple[str, ...] = ()  # what to say of the devices in the step's log
-    less: bool = False  # as of a Grant, like the next one
+    less: bool = False  # as in ``Grant``, and so is ``waited``
     waited: float = 0.0
     wait: float | None = None  # seconds; set where the supervisor chooses devices itself: DeviceQueue.ask()
     share: bool = False

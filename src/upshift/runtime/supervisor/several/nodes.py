@@ -211,7 +211,7 @@ class Nodes:
                 self._lose(remote, remote.gone)
 
     def close(self) -> None:
-        """Let them go; what still runs there is killed."""
+        """Disconnect; what still runs on them is killed."""
         self.port.close()
         for remote in self.remotes:
             remote.connection.say("over")

@@ -60,7 +60,7 @@ class Pools:
             self._controller = ThreadpoolController()
 
     def size(self, cpus: int | None, own: Mapping[str, str]) -> None:
-        """Give each pool as many threads as :func:`size_variables` says, which see."""
+        """Set the variables as :func:`size_variables` does, and size the pools that are loaded by them."""
         size_variables(os.environ, cpus, own)
         if self._controller is None or (cpus is None and not _quieted and not own.keys() & set(VARIABLES)):
             return

@@ -265,7 +265,7 @@ def _understood(order: bytes) -> tuple[TaskSpec, Confinement]:
 
 
 def _prepare_for_devices() -> None:
-    """Have what each step with devices imports."""
+    """Import what each step with devices needs."""
     with contextlib.suppress(Exception):  # the step says it
         importlib.import_module("upshift.runtime.step.sighting")
 

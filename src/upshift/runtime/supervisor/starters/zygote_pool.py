@@ -74,7 +74,7 @@ class ZygotePool:
         self._say(self._preload)
 
     def keep(self, count: int) -> None:
-        """See to it that there are this many spares, now or soon."""
+        """Ask for more spares until this many are there or on their way."""
         while self.unsafe is None and len(self._spares) + self._asked < count:
             try:
                 self._say({"do": "fork"})
@@ -107,7 +107,7 @@ class ZygotePool:
         return born
 
     def _expect_devices(self) -> None:
-        """Let the zygote have what only steps with devices need; one that gets some has it at hand then."""
+        """Tell the zygote to import what steps with devices need, so that later ones find it there."""
         if self._devices is None:
             message = {"do": "devices"}
             with contextlib.suppress(BlockingIOError):  # it has enough to do; the next one says it
@@ -115,7 +115,7 @@ class ZygotePool:
                 self._devices = message
 
     def close(self) -> None:
-        """Let the zygote and its spares go."""
+        """End the zygote and its spares."""
         self._drop_spares()
         if self._connection.fileno() >= 0:
             self._loop.forget(self._connection.detach())
