@@ -47,6 +47,9 @@ _BELOW = ".1"
 _SLICE = "+"
 """Between the names of a device and of its slice; in no name of either."""
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
+LOOKS = 4
+"""How often ``/proc/locks`` is read before a lock counts as nobody's: the kernel writes it page by page, and
+between two pages it skips a lock if others were given back at that moment."""
 _ACCESS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -286,11 +289,12 @@ def _close(descriptors: Iterable[int]) -> None:
 def holder(device: Device) -> int | None:
     """The process that took the device; None: nobody has it, or that process cannot be seen."""
     found = _inodes(device)
-    with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as file:
-        for line in file:
-            taker = _taker(line, found)
-            if taker:
-                return taker
+    for _ in range(LOOKS if found else 0):
+        with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as file:
+            for line in file:
+                taker = _taker(line, found)
+                if taker:
+                    return taker
     return None
 
 

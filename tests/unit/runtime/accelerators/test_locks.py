@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import select
 import signal
@@ -156,6 +157,20 @@ def test_it_is_known_which_process_took_a_device() -> None:
     assert held is not None
     held.give_back()
     assert locks.holder(ONE) is None
+
+
+def test_a_lock_that_the_kernel_skips_is_found_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = locks.hold([ONE])
+    lists = iter([io.StringIO("1: FLOCK  ADVISORY  WRITE 1 fd:01:0 0 EOF\n")])
+
+    def listed(file: str, **how: Any) -> Any:
+        return next(lists, None) or open(file, **how)
+
+    monkeypatch.setattr(locks, "open", listed, raising=False)
+    assert locks.holder(ONE) == os.getpid()
+    assert next(lists, None) is None
+    assert held is not None
+    held.give_back()
 
 
 def test_whether_anybody_has_any_device_is_known_without_knowing_the_devices() -> None:
