@@ -33,6 +33,8 @@ FRAGMENT = "<!-- fragment -->"
 ELISION = "…"
 SHOWN_PROJECT = "/home/me/project"
 SHOWN_HOME = "/home/me/.upshift"
+_LIBRARIES = ("matplotlib.figure", "sklearn.datasets", "sklearn.linear_model", "sklearn.model_selection")
+"""Take seconds to import: commands of a page with scikit-learn come from an interpreter that has them."""
 _NEEDS = re.compile(r"^<!-- needs (.+) -->$", re.MULTILINE)
 _CELL = re.compile(r"In \[\d+\]")
 _MARK = "\x1e"
@@ -135,6 +137,8 @@ def follow(page: Path, project: Project) -> Iterator[tuple[Block, list[list[str]
     """Do what a page says; each console block with what its commands printed."""
     blocks = blocks_of(page)
     _refuse_unused_files(blocks)
+    if any("from sklearn" in block.text for block in blocks if block.is_file):
+        project.libraries = _LIBRARIES
     for block in blocks:
         if block.fragment or not block.is_done:
             continue

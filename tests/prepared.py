@@ -38,7 +38,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 UPSHIFT = str(Path(sys.executable).with_name("upshift"))
 READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_")
@@ -62,20 +62,26 @@ class Prepared:
         self._folder = folder
         self._usual = _start(usual)
         self._asked: Counter[tuple[tuple[str, str], ...]] = Counter()
-        self._interpreters: dict[tuple[tuple[str, str], ...], list[Interpreter]] = {}
+        self._interpreters: dict[tuple[Any, ...], list[Interpreter]] = {}
 
-    def interpreter(self, environment: Mapping[str, str]) -> Interpreter | None:
+    def interpreter(
+        self, environment: Mapping[str, str], libraries: Sequence[str] = ()
+    ) -> Interpreter | None:
         """One that would have started the same way in this environment; None: that is not worth it yet.
 
-        There are two of each, which take turns: their hash seeds differ, as those of two commands do.
+        There are two of each, which take turns: their hash seeds differ, as those of two commands do. There
+        is one that has imported these ``libraries``, too, because that takes seconds.
         """
         start = _start(environment)
         self._asked[start] += 1
-        if start not in self._interpreters:
+        which = (start, *libraries)
+        made = self._interpreters.get(which, [])
+        if not made:
             if start != self._usual and self._asked[start] <= FEW:
                 return None
-            self._interpreters[start] = [Interpreter(self._folder(), environment) for _ in range(2)]
-        return self._interpreters[start][self._asked[start] % 2]
+            made = [Interpreter(self._folder(), environment, libraries) for _ in range(1 if libraries else 2)]
+            self._interpreters[which] = made
+        return made[self._asked[start] % len(made)]
 
     def close(self) -> None:
         """End them all; commands go on."""
@@ -111,18 +117,25 @@ class Interpreter:
         Empty; the interpreter's socket is there.
     environment
         What it is started with.
+    libraries
+        Modules that it imports, too.
     most_bytes
         Address space that a command may take; default: any.
     """
 
     def __init__(
-        self, folder: Path, environment: Mapping[str, str], *, most_bytes: int | None = None
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        libraries: Sequence[str] = (),
+        *,
+        most_bytes: int | None = None,
     ) -> None:
         self._address = f"{folder}/socket"
         program = f"{folder}/program.pyc"  # in stack traces its lines are those of the command
         py_compile.compile(__file__, program, dfile=UPSHIFT, doraise=True)
         self._process = subprocess.Popen(
-            [sys.executable, program, self._address],
+            [sys.executable, program, self._address, *libraries],
             env={**environment, "UPSHIFT_HOME": str(folder)},  # by which leftovers.py knows its forks
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -266,7 +279,7 @@ def _read_all(streams: Sequence[IO[bytes]], timeout: float | None) -> list[bytes
 # From here on it is the interpreter that speaks: its program is this file, too.
 
 
-def _import_upshift() -> None:
+def _import_upshift(libraries: Sequence[str]) -> None:
     import importlib
     import pkgutil
 
@@ -278,6 +291,8 @@ def _import_upshift() -> None:
             importlib.import_module(module.name)
     assert "numpy" not in sys.modules, "NumPy starts threads, and not every user has it"
     assert len(os.listdir("/proc/self/task")) == 1
+    for library in libraries:
+        importlib.import_module(library)
 
 
 def _serve(address: str) -> None:
@@ -359,8 +374,8 @@ def _main() -> None:
     """Be the command that was ordered, in a main module such as it has."""
     import gc
 
-    address = sys.argv[1]
-    _import_upshift()
+    address, *libraries = sys.argv[1:]
+    _import_upshift(libraries)
     gc.freeze()
     _serve(address)
     main = types.ModuleType("__main__")

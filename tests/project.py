@@ -48,13 +48,22 @@ class Project:
         ``UPSHIFT_HOME``.
     prepared
         Interpreters that run ``upshift`` in a fork of themselves; None: each command starts its own.
+    libraries
+        Modules that the pipelines here import, and that take seconds: the interpreter has them already.
     """
 
-    def __init__(self, folder: Path, home: Path, prepared: Prepared | None = None) -> None:
+    def __init__(
+        self, folder: Path, home: Path, prepared: Prepared | None = None, libraries: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.home = home
+        self.libraries = libraries
         self._prepared = prepared
         folder.mkdir(parents=True, exist_ok=True)
+
+    def with_home(self, home: Path) -> Project:
+        """The same project, as another machine sees it."""
+        return Project(self.folder, home, self._prepared, self.libraries)
 
     def write(self, code: str, name: str = "pipeline.py", *, header: str = HEADER) -> Path:
         """A file of this name; the usual imports come first."""
@@ -78,7 +87,7 @@ class Project:
         """Run a command to its end. Its output may hold any bytes."""
         environment = self.environment(env)
         usable = self._prepared if command[0] == UPSHIFT else None
-        if interpreter := usable and usable.interpreter(environment):
+        if interpreter := usable and usable.interpreter(environment, self.libraries):
             done = interpreter.run(command[1:], cwd=cwd or self.folder, env=environment, timeout=timeout)
         else:
             done = subprocess.run(
@@ -97,7 +106,8 @@ class Project:
     def shell(self, script: str, *, env: Mapping[str, str]) -> Outcome:
         """Run a script of bash, in which ``upshift`` is one of these commands, too."""
         folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
-        if interpreter := self._prepared and self._prepared.interpreter(self.environment(env)):
+        usable = self._prepared
+        if interpreter := usable and usable.interpreter(self.environment(env), self.libraries):
             commands = self.folder.parent / "commands"
             interpreter.write_command(commands)
             folders.insert(0, str(commands))

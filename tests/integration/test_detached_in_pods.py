@@ -14,6 +14,7 @@ import pytest
 from buckets import KEYS, BucketHere
 from kubernetes_here import registry_with_python
 from kubernetes_scripted import Scripted, scripted
+from prepared import Prepared
 from project import Project
 from skypilot_here import sky_stand_in
 from stand_in_registry import StandInRegistry
@@ -61,12 +62,13 @@ def project(
     server: Scripted,
     registry: StandInRegistry,
     bucket: BucketHere,
+    prepared: Prepared,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Project:
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
     monkeypatch.setenv("TOKEN", "never-to-be-seen")
-    made = Project(tmp_path / "project", tmp_path / "home")
+    made = Project(tmp_path / "project", tmp_path / "home", prepared)
     configure(made, bucket, registry)
     made.write(WAITS.replace("GATE", repr(str(tmp_path / "gate"))))
     return made
@@ -128,7 +130,7 @@ def test_what_was_submitted_runs_in_pods_and_is_followed_from_another_machine(
     run = project.show()["id"]
     steps = [job for job in server.all("jobs") if job not in engines(server)]
     assert [job["spec"]["template"]["spec"]["automountServiceAccountToken"] for job in steps] == [False]
-    other = Project(project.folder, project.folder.parent / "other")
+    other = project.with_home(project.folder.parent / "other")
     until(lambda: other.show(run)["status"] == "running", "the bucket does not say that it runs")
     refused = other.upshift("resume", run, "--same-code", expect=2)
     assert f"another engine owns run {run}" in refused.err
@@ -213,6 +215,7 @@ def test_a_machine_that_is_rented_runs_no_engine(
     project: Project,
     registry: StandInRegistry,
     bucket: BucketHere,
+    prepared: Prepared,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

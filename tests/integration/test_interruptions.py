@@ -398,7 +398,7 @@ def test_what_a_step_has_forked_ends_with_its_engine_and_fork_server(
     project.home.mkdir(exist_ok=True)
     project.folder.joinpath("link").symlink_to(project.home)
     if "link" in home:
-        project = Project(project.folder, project.folder / home)
+        project = project.with_home(project.folder / home)
     project.write(FORKS)
     told = project.fifo("told")
     process = project.start("run", "pipeline.py")

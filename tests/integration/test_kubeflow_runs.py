@@ -19,6 +19,7 @@ import pytest
 
 from buckets import KEYS, BucketHere
 from kubeflow_here import KubeflowHere, Local, error, kubeflow_here
+from prepared import Prepared
 from project import Outcome, Project
 from stand_in_registry import StandInRegistry, layer_with_python
 from upshift.backends.kubeflow.pipeline import text_of
@@ -101,7 +102,12 @@ def pods() -> bool:
 
 @pytest.fixture
 def kubeflow(
-    bucket: BucketHere, image: str, pods: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: BucketHere,
+    image: str,
+    pods: bool,
+    prepared: Prepared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Kubeflow]:
     for name, value in {**KEYS, "AWS_ENDPOINT_URL_S3": bucket.endpoint}.items():
         monkeypatch.setenv(name, value)
@@ -112,7 +118,7 @@ def kubeflow(
     there = {"UPSHIFT_HOME": str(tmp_path / "pods"), "SWITCHES": str(switches)}
     local = Local(Path(sys.executable), PODS, there, str(tmp_path / "kfp")) if pods else None
     with kubeflow_here(local) as server:
-        project = Project(tmp_path / "project", tmp_path / "home")
+        project = Project(tmp_path / "project", tmp_path / "home", prepared)
         yield Kubeflow(project, server, bucket, image, switches)
 
 
@@ -142,7 +148,7 @@ def test_a_detached_run_is_submitted_and_on_record_at_once(kubeflow: Kubeflow) -
     assert asked["pipeline_spec"]["pipeline_spec"]["pipelineInfo"]["name"] == "training"
     shown = kubeflow.show(run)
     assert (shown["status"], shown["params"]) == ("running", {"n": 5})
-    other = Project(kubeflow.project.folder, kubeflow.project.folder.parent / "other")
+    other = kubeflow.project.with_home(kubeflow.project.folder.parent / "other")
     assert other.show(run)["status"] == "running"
     listed = json.loads(other.upshift("runs", "--json").out)
     assert [(one["id"], one["tags"]) for one in listed] == [(run, ["nightly"])]
@@ -203,7 +209,7 @@ def test_ctrl_c_terminates_the_run_in_kubeflow(kubeflow: Kubeflow) -> None:
 
 
 def test_cancel_from_another_home_is_told_to_whoever_follows(kubeflow: Kubeflow) -> None:
-    other = Project(kubeflow.project.folder, kubeflow.project.folder.parent / "other")
+    other = kubeflow.project.with_home(kubeflow.project.folder.parent / "other")
     with started(kubeflow) as following:
         kubeflow.server.until(
             lambda: any(path.startswith("/apis/v2beta1/runs/") for _, path in kubeflow.server.asked)

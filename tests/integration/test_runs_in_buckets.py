@@ -124,7 +124,7 @@ def anywhere(place: str, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def second(project: Project, tmp_path: Path) -> Project:
     """The same project, as another machine sees it."""
-    return Project(project.folder, tmp_path / "second-home", project._prepared)
+    return project.with_home(tmp_path / "second-home")
 
 
 def run_of(project: Project) -> str:
@@ -385,7 +385,7 @@ def test_machines_share_a_catalog_and_a_bucket(
     project.upshift("artifacts", "tag", "squares/folder@1", "best")
     assert "best" in second.upshift("artifacts", "show", "squares/folder@best").out
     # A machine whose home is new has nothing but the address of both.
-    third = Project(project.folder, second.home.with_name("third-home"), project._prepared)
+    third = project.with_home(second.home.with_name("third-home"))
     assert third.run(SQUARES).text.count("reused") == 4
     done = json.loads(third.upshift("gc", "--keep-last", "1", "--json").out)
     assert done["removed"]["runs"]["count"] == 1 and done["failed_stores"] == []
@@ -449,7 +449,7 @@ def test_gc_frees_a_bucket_and_other_machines_forget_the_run(
     assert "no run" in second.upshift("resume", first, expect=2).err
     assert "square: reused: 4 tasks" in second.run(SQUARES, "-p", "n=4", "-p", "name=b").text
     project.upshift("gc", "--run", kept)
-    third = Project(project.folder, second.home.with_name("third-home"), project._prepared)
+    third = project.with_home(second.home.with_name("third-home"))
     assert third.upshift("artifacts", "show", "squares/names", expect=None).code == 0
     whole(anywhere)
 
@@ -487,7 +487,7 @@ def test_gc_waits_for_a_run_of_another_machine_that_may_reuse_what_is_to_go(
     done = json.loads(project.upshift("gc", "--json").out)
     assert done["later"] == {} and done["waiting_for"] == [] and "values" not in done["removed"]
     assert done["kept"]["results"]["count"] == 1
-    third = Project(project.folder, second.home.with_name("third-home"), project._prepared)
+    third = project.with_home(second.home.with_name("third-home"))
     assert run_of(third) == at_work
     assert "big: reused" in third.upshift("run", "pipeline.py:early").text
     whole(store)

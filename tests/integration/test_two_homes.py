@@ -36,7 +36,7 @@ def waiting():
 @pytest.fixture
 def homes(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Project, Project]:
     monkeypatch.setenv("UPSHIFT_STORE", str(tmp_path / "shared"))
-    second = Project(project.folder, tmp_path / "second-home", project._prepared)
+    second = project.with_home(tmp_path / "second-home")
     second.upshift("runs")  # its catalog is there before the run is
     return project, second
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from buckets import KEYS, BucketHere
+from prepared import Prepared
 from project import Project
 from stand_in_registry import StandInRegistry
 from upshift.backends.skypilot.task import Link, grants, pipeline_of
@@ -82,7 +83,9 @@ def test_a_chain_has_a_task_for_each_step_with_its_own_machine() -> None:
 
 
 @pytest.fixture
-def project(bucket: BucketHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def project(
+    bucket: BucketHere, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Project]:
     """A project whose target rents machines; SkyPilot is not here."""
     for name, value in {**KEYS, "AWS_ENDPOINT_URL_S3": bucket.endpoint}.items():
         monkeypatch.setenv(name, value)
@@ -94,7 +97,7 @@ def project(bucket: BucketHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         link = tarfile.TarInfo("usr/local/bin/python3")
         link.type, link.linkname = tarfile.SYMTYPE, "python3.11"
         layer.addfile(link)
-    made = Project(tmp_path / "project", tmp_path / "home")
+    made = Project(tmp_path / "project", tmp_path / "home", prepared)
     with StandInRegistry() as registry:
         registry.add("base", "1", layers=(packed.getvalue(),))
         made.write(
