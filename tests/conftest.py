@@ -80,6 +80,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
     interpreters.close()
 
 
+@pytest.fixture(scope="session")
+def home_of_pods(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the node of all clusters that are played: what pods and machines unpack there is compiled once."""
+    return tmp_path_factory.mktemp("node")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     session.config.stash[watch] = Watch(base)

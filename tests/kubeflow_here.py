@@ -24,7 +24,6 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import attrs
-import yaml
 
 Fault = Callable[[str, str], "tuple[int, str] | None"]
 """Given method and path: what to answer in place of the truth; None: the truth."""
@@ -63,7 +62,7 @@ class Local:
     def start(self, documents: list[Any]) -> subprocess.Popen[str]:
         file = Path(self.root, f"{uuid.uuid4()}.yaml")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(yaml.safe_dump_all(documents))
+        file.write_text("\n---\n".join(json.dumps(one, ensure_ascii=False) for one in documents))
         said = {"environment": dict(self.environment), "root": self.root}
         return subprocess.Popen(
             [self.python, self.program, file, json.dumps(said)],

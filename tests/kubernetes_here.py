@@ -20,8 +20,11 @@ SHARED, IMAGE = "TEST_KUBERNETES_FOLDER", "TEST_KUBERNETES_IMAGE"
 
 
 @contextmanager
-def cluster() -> Iterator[tuple[Path, str, Scripted | None]]:
-    """A folder that pods see under the same path, the image that they run in, and the server if scripted."""
+def cluster(home: Path) -> Iterator[tuple[Path, str, Scripted | None]]:
+    """A folder that pods see under the same path, the image that they run in, and the server if scripted.
+
+    Then ``home`` is the folder of its node.
+    """
     if os.environ.get("KUBECONFIG"):
         if SHARED not in os.environ or IMAGE not in os.environ:
             pytest.fail(f"KUBECONFIG is set: set {SHARED} and {IMAGE} for its cluster, too, or unset it")
@@ -29,7 +32,7 @@ def cluster() -> Iterator[tuple[Path, str, Scripted | None]]:
             os.chmod(folder, 0o777)
             yield Path(folder), os.environ[IMAGE], None
         return
-    with scripted() as server, pytest.MonkeyPatch.context() as patch:
+    with scripted(home) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(server.kubeconfig))
         server.room = 8
         with tempfile.TemporaryDirectory() as folder:

@@ -59,8 +59,9 @@ def node(name: str = "here", **has: str) -> dict[str, Any]:
 class Scripted:
     """The server, its objects and the processes of its pods."""
 
-    def __init__(self, folder: Path, *, runs: bool = True) -> None:
+    def __init__(self, folder: Path, home: Path | None = None, *, runs: bool = True) -> None:
         folder.mkdir(exist_ok=True)
+        self._home = home or folder / "home"
         self._changed = threading.Condition(threading.RLock())
         self._objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self._history: list[tuple[int, str, str, str, dict[str, Any]]] = []  # version, type, kind, namespace
@@ -438,7 +439,7 @@ class Scripted:
 
     def _start(self, pod: dict[str, Any], number: int) -> subprocess.Popen[bytes]:
         container, name = pod["spec"]["containers"][0], pod["metadata"]["name"]
-        home = self._folder / "home"  # of all pods: the runtime is unpacked once
+        home = self._home  # of all pods: the runtime is unpacked, and compiled, once
         home.mkdir(exist_ok=True)
         environment = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
         for one in container["envFrom"]:
@@ -509,10 +510,10 @@ def _say(handler: BaseHTTPRequestHandler, status: int, answer: Any) -> None:
 
 
 @contextlib.contextmanager
-def scripted() -> Iterator[Scripted]:
-    """A server, for as long as it is needed."""
+def scripted(home: Path | None = None) -> Iterator[Scripted]:
+    """A server, for as long as it is needed; ``home`` is a folder of its node that outlives it."""
     folder = Path(tempfile.mkdtemp(prefix="upshift-scripted-"))
-    server = Scripted(folder)
+    server = Scripted(folder, home)
     try:
         yield server
     finally:

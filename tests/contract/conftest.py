@@ -40,7 +40,7 @@ def ground(
         monkeypatch.setenv("RAY_API_SERVER_ADDRESS", ray_here().address)
         monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
     if request.param == "kubernetes":
-        with cluster() as (folder, image, server):
+        with cluster(request.getfixturevalue("home_of_pods")) as (folder, image, server):
             mounts, means = {str(folder): str(folder)}, KubernetesMeans(server)
             made = Ground("kubernetes", folder, image=image, mounts=mounts, means=means)
             yield made
@@ -58,7 +58,8 @@ def ground(
         store = request.getfixturevalue("bucket")
         monkeypatch.setenv("UPSHIFT_HOME", str(request.getfixturevalue("one_home")))
         with sky_stand_in(tmp_path, monkeypatch) as sky:
-            options = {"sky": str(sky.command), "envs": {"UPSHIFT_NODE_HOME": f"{tmp_path}/node"}}
+            there = {"UPSHIFT_NODE_HOME": str(request.getfixturevalue("home_of_pods"))}
+            options = {"sky": str(sky.command), "envs": there}
             address, means = f"{store.address}/team", SkyPilotMeans(sky)
             made = Ground(request.param, tmp_path, options=options, store=address, means=means)
             yield made

@@ -44,8 +44,8 @@ WAITS = """
 
 
 @pytest.fixture
-def server() -> Iterator[Scripted]:
-    with scripted() as made:
+def server(home_of_pods: Path) -> Iterator[Scripted]:
+    with scripted(home_of_pods) as made:
         credentials = {"metadata": {"name": "s3"}, "stringData": dict(KEYS)}
         made.put("secrets", "ml", credentials)
         yield made
@@ -215,7 +215,6 @@ def test_a_machine_that_is_rented_runs_no_engine(
     project: Project,
     registry: StandInRegistry,
     bucket: BucketHere,
-    prepared: Prepared,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

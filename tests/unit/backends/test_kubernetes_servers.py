@@ -76,8 +76,8 @@ class Engine:
 
 
 @pytest.fixture
-def server() -> Iterator[Scripted]:
-    with scripted() as server:
+def server(home_of_pods: Path) -> Iterator[Scripted]:
+    with scripted(home_of_pods) as server:
         yield server
 
 
