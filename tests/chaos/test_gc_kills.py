@@ -8,13 +8,16 @@ import json
 import os
 import random
 import subprocess
-import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from victims import kill, seeds, start, victims
 
 import upshift
+from prepared import Prepared
+from project import Project
 
 ROUNDS = 8
 PIPELINE = """
@@ -118,25 +121,25 @@ def bounded(folder: Path, story: list[str]) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_gc_in_a_loop_while_runs_start_and_end(tmp_path: Path) -> None:
+def test_gc_in_a_loop_while_runs_start_and_end(
+    tmp_path: Path, upshift_home: Path, prepared: Prepared
+) -> None:
     (tmp_path / "squares.py").write_text(PIPELINE)
-    loop = (
-        "import os, subprocess, sys\n"
-        "while not os.path.exists('stop'):\n"
-        "    subprocess.run([sys.executable, '-m', 'upshift', 'gc', '--keep-last', '2'], check=True)\n"
-    )
-    collector = subprocess.Popen(
-        [sys.executable, "-c", loop], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    )
-    for salt in range(12):
-        runs = [
-            start(tmp_path, "run", "squares.py", "-p", f"salt={salt // 2}", "-p", f"n={n}") for n in (5, 6)
-        ]
-        for run in runs:
-            output, _ = run.communicate(timeout=60)
-            assert run.returncode == 0, output
-    (tmp_path / "stop").touch()
-    output_of_gc, _ = collector.communicate(timeout=60)
-    assert collector.returncode == 0, output_of_gc
+    project = Project(tmp_path, upshift_home, prepared)
+    over = threading.Event()
+
+    def collect() -> None:
+        while not over.is_set():
+            project.upshift("gc", "--keep-last", "2")
+
+    with ThreadPoolExecutor() as pool:
+        collector = pool.submit(collect)
+        try:
+            for salt in range(12):
+                commands = [("squares.py", "-p", f"salt={salt // 2}", "-p", f"n={n}") for n in (5, 6)]
+                list(pool.map(lambda command: project.upshift("run", *command), commands))
+        finally:
+            over.set()
+        collector.result()
     finish(tmp_path, [])
     bounded(tmp_path, [])
