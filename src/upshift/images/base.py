@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from upshift.images.reference import Reference, digest_of, whole_id
+from upshift.images.reference import Reference, digest_of_data, whole_id
 
 RECIPE_LABEL = "dev.upshift.recipe"
 """Label of every image that Upshift builds: the digest of its recipe."""
@@ -71,7 +70,7 @@ class Recipe:
 
         The parent is None where only the Dockerfile names it.
         """
-        return _digest([attrs.asdict(self), parent])
+        return digest_of_data([attrs.asdict(self), parent])
 
     def identity(self, parent: str | None, lock: Lock | None) -> str:
         """The digest of what is in an image: the parent, the locked packages, and the rest of the recipe."""
@@ -80,18 +79,11 @@ class Recipe:
         asked = attrs.asdict(self)
         for name in ("requirements", "files", "installer", "installer_args"):
             del asked[name]  # the lock counts instead
-        return _digest([asked, parent, lock.text])
-
-
-def _digest(said: object) -> str:
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
-    return digest_of(text.encode())
+        return digest_of_data([asked, parent, lock.text])
 
 
 @attrs.frozen(kw_only=True)
 class LockedPackage:
-    """One package of a lock."""
-
     # name, version: normalized name, and version with its local part: `2.4.1+cu124`
     name: str
     version: str
@@ -141,7 +133,6 @@ class Lock:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The packages by name."""
         return {package.name: package.version for package in self.packages}
 
     @classmethod
@@ -249,8 +240,6 @@ class Contents:
 
 @attrs.frozen(kw_only=True)
 class Needs:
-    """What steps need of their image."""
-
     # Vendors of the accelerators that are asked for (`"nvidia"`); empty: none
     gpus: frozenset[str] = frozenset()
     # Compute capabilities of the devices that they may get, where known: `"9.0"`
@@ -292,8 +281,6 @@ class Image:
 
 @attrs.frozen(kw_only=True)
 class Progress:
-    """The progress of a build."""
-
     stage: str  # `"resolve"`, `"install"`, `"pack"`, `"build"`, `"push"`, `"load"` or `"pull"`
     text: str  # what happens, in words; of the engine's own builder a line of its output
     # done, total: bytes, where they are known

@@ -29,7 +29,7 @@ from upshift.images.base import (
     Needs,
     Parent,
 )
-from upshift.images.gpu_checks import Subject, bare_name, nearest
+from upshift.images.gpu_checks import Subject, bare_name
 from upshift.images.parents.contents import known_image
 from upshift.images.parents.known import cuda_in, minor
 from upshift.images.reference import Reference
@@ -106,7 +106,6 @@ def check(
 
 
 def with_packages(contents: Contents, lock: Lock | None) -> Contents:
-    """What is in an image once the packages of a lock are installed."""
     if lock is None or not lock.packages:
         return contents
     brought = cuda_in(lock.versions)
@@ -253,19 +252,9 @@ def _with_python(subject: Subject) -> str:
     """The nearest image that fits."""
     contents, needs = subject.contents, subject.needs
     if contents.cuda or "nvidia" in needs.gpus:
-        found = nearest(
-            driver=needs.driver,
-            architectures=needs.architectures,
-            python=needs.python,
-            torch=(contents.packages or {}).get("torch"),
-            cuda=contents.cuda or None,
-            platform=subject.ingredients.recipe.platform,
-        )
+        found = subject.nearest((contents.packages or {}).get("torch"), contents.cuda or None)
         if found is not None:
-            return (
-                f'parent_image="{found.reference}" is the nearest that fits: PyTorch {found.torch}, '
-                f"CUDA {found.cuda}, Python {found.python}."
-            )
+            return f'parent_image="{found.reference}" is the nearest that fits: {found.holds}.'
     return f'parent_image="python:{needs.python or "3.12"}-slim" fits.'
 
 

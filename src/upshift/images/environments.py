@@ -26,7 +26,7 @@ from pathlib import Path
 import attrs
 
 from upshift.errors import ImageError, MissingExtra, RecipeError
-from upshift.images.base import Contents, Image, Lock, Progress, Recipe, Tell
+from upshift.images.base import LEAST_PYTHON, Contents, Image, Lock, Progress, Recipe, Tell
 from upshift.images.building.packages import (
     installer_options,
     load_lock,
@@ -36,15 +36,16 @@ from upshift.images.building.packages import (
 )
 from upshift.images.cache import build_folder
 from upshift.images.output import follow
+from upshift.images.parents.known import minor
 from upshift.images.recipes.reading import read_text
 from upshift.images.recipes.recipe import make_ingredients
-from upshift.images.reference import digest_of
+from upshift.images.reference import digest_of_data
 from upshift.images.uv import find_uv, run_uv
 from upshift.model.home import home
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.environment import PythonEnvironment
+from upshift.runtime.accelerators.compatibility import parse
 
-LEAST = (3, 10)
 LOOK = 0.5
 """Seconds between two checks of an environment that another process makes."""
 _ASKED = (
@@ -77,13 +78,11 @@ class PreparedEnvironment:
 
     @property
     def folder(self) -> Path:
-        """Where it is, or will be."""
-        name = _digest([self.digest, sys.base_prefix]).partition(":")[2][:32]
+        name = digest_of_data([self.digest, sys.base_prefix]).partition(":")[2][:32]
         return (home() / "environments").resolve() / name
 
     @property
     def interpreter(self) -> str:
-        """The path of its Python."""
         return self.python or str(self.folder / "bin" / "python")
 
     @property
@@ -186,7 +185,7 @@ def prepare(
         python = os.path.abspath(project / os.path.expanduser(settings.python))
         version, packages = _asked(python, where)
         known = PreparedEnvironment(
-            digest=_digest(["python", version, packages]), python=python, minor=minor, where=where
+            digest=digest_of_data(["python", version, packages]), python=python, minor=minor, where=where
         )
         _refuse(version, known)
         return known
@@ -194,7 +193,7 @@ def prepare(
         file = project / settings.conda
         text = read_text(file, where or "conda")
         return PreparedEnvironment(
-            digest=_digest(["conda", text, os.uname().machine]), conda=file, minor=minor, where=where
+            digest=digest_of_data(["conda", text, os.uname().machine]), conda=file, minor=minor, where=where
         )
     asked = DockerSettings(
         requirements=None if settings.requirements is None else list(settings.requirements),
@@ -204,7 +203,7 @@ def prepare(
     origins = {"requirements": where, "pyproject_path": where} if where else {}
     ingredients = make_ingredients(asked, project=project, platform=machine, origins=origins)
     recipe, version = ingredients.recipe, ".".join(map(str, sys.version_info[:3]))
-    base = _digest(["uv", version])
+    base = digest_of_data(["uv", version])
     lock = load_lock(recipe.digest(base))
     if lock is None:
         here = Contents(python=version, glibc=platform.libc_ver()[1] or None, packages={})
@@ -224,7 +223,6 @@ def prepare(
 
 
 def _asked(python: str, where: str | None) -> tuple[str, Sequence[str]]:
-    """The version and the packages of an interpreter."""
     try:
         done = subprocess.run([python, "-I", "-c", _ASKED], capture_output=True, text=True, timeout=60)
         version, packages = json.loads(done.stdout)
@@ -241,15 +239,14 @@ def _asked(python: str, where: str | None) -> tuple[str, Sequence[str]]:
 
 def _refuse(version: str, known: PreparedEnvironment) -> None:
     """Raise where steps cannot run with this version of Python."""
-    major, minor = (int(part) for part in version.split(".")[:2])
-    if (major, minor) < LEAST:
+    if parse(version) < parse(LEAST_PYTHON):
         raise ImageError(
             f"{known.interpreter} is Python {version}",
             where=known.where,
-            why="Steps need Python 3.10 or newer.",
+            why=f"Steps need Python {LEAST_PYTHON} or newer.",
             fix="Name a newer one, or ask for it in the environment.",
         )
-    if known.minor not in (None, f"{major}.{minor}"):
+    if known.minor not in (None, minor(version)):
         raise ImageError(
             f"{known.interpreter} is Python {version}, and the step needs {known.minor}",
             where=known.where,
@@ -264,7 +261,3 @@ def _locks(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _digest(said: object) -> str:
-    return digest_of(json.dumps(said, sort_keys=True, separators=(",", ":")).encode())

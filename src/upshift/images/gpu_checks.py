@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -64,6 +66,17 @@ class Subject:
     def packages(self) -> Mapping[str, str]:
         """The packages that there will be, as far as they are known."""
         return self.after.packages or {}
+
+    def nearest(self, torch: str | None, cuda: str | None = None) -> Official | None:
+        """The official image that fits these needs and is closest to what was asked for."""
+        return nearest(
+            driver=self.needs.driver,
+            architectures=self.needs.architectures,
+            python=self.needs.python,
+            torch=torch,
+            cuda=cuda,
+            platform=self.ingredients.recipe.platform,
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -162,21 +175,12 @@ def _instead(subject: Subject, stack: GpuStack) -> str:
         if wheel is not None:
             index = f"https://download.pytorch.org/whl/cu{wheel[1].replace('.', '')}"
             return f'Put "torch=={wheel[0]}.*" and "--extra-index-url {index}" in requirements.'
-    found = nearest(
-        driver=needs.driver,
-        architectures=needs.architectures,
-        python=needs.python,
-        torch=stack.torch,
-        platform=subject.ingredients.recipe.platform,
-    )
+    found = subject.nearest(stack.torch)
     if found is None:
         return (
             "Take an image with a CUDA for this driver and these devices: docs, 'Choose an image with CUDA'."
         )
-    return (
-        f'parent_image="{found.reference}" fits: PyTorch {found.torch}, CUDA {found.cuda}, '
-        f"Python {found.python}."
-    )
+    return f'parent_image="{found.reference}" fits: {found.holds}.'
 
 
 def _compat(environment: Mapping[str, str], contents: Contents, driver: str | None) -> str | None:
@@ -267,6 +271,16 @@ def _met(alternative: str, driver: str) -> bool:
     return all(_holds(condition, driver) for condition in alternative.split(","))
 
 
+_COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
 def _holds(condition: str, driver: str) -> bool:
     found = re.fullmatch(r"(cuda|driver)(>=|<=|=|!=|<|>)([\d.]+)", condition)
     if not found:
@@ -276,15 +290,7 @@ def _holds(condition: str, driver: str) -> bool:
     if not have:
         return True
     have = have[: len(wanted)]
-    compared = (have > wanted) - (have < wanted)
-    return {
-        ">=": compared >= 0,
-        "<=": compared <= 0,
-        "=": compared == 0,
-        "!=": compared != 0,
-        "<": compared < 0,
-        ">": compared > 0,
-    }[found[2]]
+    return _COMPARED[found[2]](have, wanted)
 
 
 def _capabilities(environment: Mapping[str, str], name: str) -> Iterator[Finding]:
@@ -301,31 +307,28 @@ def _capabilities(environment: Mapping[str, str], name: str) -> Iterator[Finding
 
 def _kernels(stack: GpuStack, subject: Subject, fix: str) -> Iterator[Finding]:
     assert stack.cuda
-    table = compatibility.TORCH_WHEELS.get(subject.machine, {}).get(minor(stack.torch or ""), {})
-    kernels = table.get(stack.cuda)
+    kernels = _kernels_of(stack.torch, stack.cuda, subject.machine)
     for capability in subject.needs.architectures:
+        if _runs_on(capability, stack.cuda, stack.torch, subject.machine):
+            continue
         if kernels is not None:
-            if compatibility.has_kernels(kernels, capability) is False:
-                yield Finding(
-                    severity=ERROR,
-                    name="no-kernels",
-                    field=stack.field,
-                    what=f"PyTorch {stack.torch} has no kernels for compute capability {capability}.",
-                    evidence=f"{stack.why}; its wheel for CUDA {stack.cuda} has {', '.join(kernels)}",
-                    fix=fix,
-                    source=f"pytorch/pytorch RELEASE.md, read on {_READ}",
-                )
-        elif "." in stack.cuda and not compiles_for(stack.cuda, capability):
-            yield Finding(
-                severity=ERROR if stack.torch else WARNING,
-                name="no-kernels",
-                field=stack.field,
-                what=f"CUDA {stack.cuda}, {stack.which.format(subject.name)}, does not know compute "
-                f"capability {capability}.",
-                evidence=f"{stack.why}; {capability} needs {compatibility.fitting_cuda(capability)}",
-                fix=fix,
-                source=_DRIVERS,
-            )
+            what = f"PyTorch {stack.torch} has no kernels for compute capability {capability}."
+            evidence = f"its wheel for CUDA {stack.cuda} has {', '.join(kernels)}"
+        elif "." in stack.cuda:
+            what = f"CUDA {stack.cuda}, {stack.which.format(subject.name)}, "
+            what += f"does not know compute capability {capability}."
+            evidence = f"{capability} needs {compatibility.fitting_cuda(capability)}"
+        else:
+            continue  # of a release that names no minor version little is known
+        yield Finding(
+            severity=ERROR if stack.torch else WARNING,
+            name="no-kernels",
+            field=stack.field,
+            what=what,
+            evidence=f"{stack.why}; {evidence}",
+            fix=fix,
+            source=_DRIVERS if kernels is None else f"pytorch/pytorch RELEASE.md, read on {_READ}",
+        )
 
 
 def _lacks(finding: str, vendor: str, needed: str, official: str, subject: Subject) -> Finding:
@@ -351,6 +354,11 @@ class Official:
     torch: str
     cuda: str
     python: str
+
+    @property
+    def holds(self) -> str:
+        """What is in it, for people."""
+        return f"PyTorch {self.torch}, CUDA {self.cuda}, Python {self.python}"
 
 
 def _pytorch(releases: str) -> tuple[Official, ...]:
@@ -399,18 +407,19 @@ def fits(
         return False
     if driver is not None and compatibility.driver_runs(image.cuda, driver, None) is False:
         return False
-    wheels = compatibility.TORCH_WHEELS.get(machine, {}).get(minor(image.torch), {}).get(image.cuda)
-    for capability in architectures:
-        if wheels is not None:
-            if compatibility.has_kernels(wheels, capability) is False:
-                return False
-        elif not compiles_for(image.cuda, capability):
-            return False
-    return True
+    return all(_runs_on(capability, image.cuda, image.torch, machine) for capability in architectures)
 
 
-def compiles_for(cuda: str, capability: str) -> bool:
-    """Whether a CUDA release compiles for a device, as far as the tables say."""
+def _kernels_of(torch: str | None, cuda: str, machine: str) -> Sequence[str] | None:
+    """The devices that a wheel of PyTorch has kernels for; None: not known."""
+    return compatibility.TORCH_WHEELS.get(machine, {}).get(minor(torch or ""), {}).get(cuda)
+
+
+def _runs_on(capability: str, cuda: str, torch: str | None, machine: str) -> bool:
+    """Whether a CUDA release, and the wheel of PyTorch for it, know a device, as far as the tables say."""
+    kernels = _kernels_of(torch, cuda, machine)
+    if kernels is not None:
+        return compatibility.has_kernels(kernels, capability) is not False
     found = compatibility.SUPPORTED_BY_CUDA.get(capability)
     if found is None:
         return True

@@ -204,8 +204,6 @@ class Preparer:
 
 @attrs.define(slots=False)
 class _Preparation:
-    """What is known so far of one image."""
-
     _preparer: Preparer
     _ingredients: Ingredients
     _needs: Needs

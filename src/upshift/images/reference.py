@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +22,7 @@ DEFAULT_REPOSITORY = "upshift"
 TAG_PREFIX = "upshift-"
 """Of the tags that Upshift finds its images by."""
 
-_ALIASES = {"index.docker.io": DOCKER_HUB, "registry-1.docker.io": DOCKER_HUB}
+HUB_ALIASES = ("index.docker.io", "registry-1.docker.io")
 _LIBRARY = "library/"  # where Docker Hub keeps the official images
 
 _REGISTRY = re.compile(names.REGISTRY)
@@ -60,7 +61,7 @@ class Reference:
             registry, path = first, after
             if not _REGISTRY.fullmatch(registry):
                 raise _wrong(text, f"{registry!r} is not a registry", "a registry is HOST or HOST:PORT")
-            registry = _ALIASES.get(registry.lower(), registry.lower())
+            registry = DOCKER_HUB if registry.lower() in HUB_ALIASES else registry.lower()
         repository, colon, tag = path.partition(":")
         if colon and not _TAG.fullmatch(tag):
             why = f"{tag!r} is not a tag" if tag else "nothing follows the colon"
@@ -137,6 +138,11 @@ def digest_of(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
+def digest_of_data(said: object) -> str:
+    """The digest of plain data, the same on every machine."""
+    return digest_of(json.dumps(said, sort_keys=True, separators=(",", ":")).encode())
+
+
 def whole_id(described: Mapping[str, Any]) -> str:
     """The id of an image that an engine describes; Podman leaves out what kind of digest it is."""
     identity = str(described["Id"])
@@ -146,6 +152,13 @@ def whole_id(described: Mapping[str, Any]) -> str:
 def layers_in(described: Mapping[str, Any]) -> list[str]:
     """The layers of an image that an engine describes, by what they hold, lowest first."""
     return [str(one) for one in (described.get("RootFS") or {}).get("Layers") or ()]
+
+
+def platform_name(system: str, architecture: str, variant: str | None) -> str:
+    """``linux/amd64``; a variant that is its architecture's usual one is left out, as Docker does."""
+    if variant and (architecture, variant) not in (("arm64", "v8"), ("amd64", "v1")):
+        return f"{system}/{architecture}/{variant}"
+    return f"{system}/{architecture}"
 
 
 def tag_of(recipe: str) -> str:

@@ -182,7 +182,6 @@ class Builder:
         return None if self.engine is None else base_of(self.engine, ingredients, parent)
 
     def build_base(self, ingredients: Ingredients, parent: Parent | None, *, tell: Tell) -> Parent:
-        """Build what a recipe needs the engine for."""
         assert self.engine is not None
         return build_base(self.engine, ingredients, parent, tell=tell)
 
@@ -366,7 +365,6 @@ def finding_of(error: UpshiftError, field: str) -> Finding:
 
 
 def no_registries() -> MissingExtra:
-    """The error where the packages for image registries are not installed."""
     return MissingExtra(
         "an image registry has to be asked, and the packages for that are not installed",
         fix="pip install 'upshift[images]'",
@@ -391,7 +389,6 @@ def _in_engine(engine: ContainerEngine, parent: Parent, tell: Tell) -> Parent:
 
 
 def _unchanged(ingredients: Ingredients, parent: Parent) -> Image:
-    """The parent, used as it is."""
     recipe = ingredients.recipe.digest(parent.digest)
     return _image(parent.pinned, recipe, ingredients, Contents(), str(parent.reference))
 

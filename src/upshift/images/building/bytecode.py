@@ -18,7 +18,6 @@ _FORMAT = 2
 
 
 def compiled_path(file: str) -> str:
-    """Where the bytecode of a file is."""
     return importlib.util.cache_from_source(file, optimization="")
 
 

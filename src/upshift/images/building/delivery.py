@@ -179,7 +179,6 @@ class BuildThreads:
         self._ended = False
 
     def start(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Run something in a thread."""
         future = self._pool.submit(work, *args)
         self._started.append(future)
         return future

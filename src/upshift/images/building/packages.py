@@ -280,7 +280,6 @@ def load_lock(recipe: str) -> Lock | None:
 
 
 def save_lock(recipe: str, lock: Lock) -> None:
-    """Keep a lock for a recipe."""
     cache.remember(_file(recipe), lock.text)
 
 

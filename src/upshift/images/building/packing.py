@@ -30,6 +30,7 @@ from upshift.errors import RecipeError
 from upshift.images.base import Contents, LockedPackage
 from upshift.images.building import bytecode
 from upshift.images.building.packages import SCRIPTS, Installed
+from upshift.images.parents.known import minor
 from upshift.images.recipes.reading import normalized
 
 TIME = 315532800
@@ -68,8 +69,6 @@ _LINE = (
 
 @attrs.frozen(kw_only=True)
 class Entry:
-    """One file of a layer."""
-
     path: str  # in the image, without the first slash
     source: Path | bytes  # a file with the content, or the content
     executable: bool = False
@@ -217,7 +216,7 @@ class ImageLayout:
         assert contents.python and contents.interpreter and contents.site_packages
         folders = path.split(":")
         return cls(
-            python=".".join(contents.python.split(".")[:2]),
+            python=minor(contents.python),
             interpreter=contents.interpreter,
             site_packages=contents.site_packages,
             below=sum(f"{_prefix(level)}/{SCRIPTS}" in folders for level in range(len(folders))),
@@ -225,12 +224,10 @@ class ImageLayout:
 
     @property
     def scripts(self) -> str:
-        """The folder of the scripts."""
         return f"{_prefix(self.below)}/{SCRIPTS}"
 
     @property
     def site(self) -> str:
-        """The folder of the packages."""
         return self._site_of(self.below)
 
     @property

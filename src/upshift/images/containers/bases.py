@@ -181,14 +181,8 @@ class _Build:
         written, log = self._folder / "Dockerfile", self._folder / "output"
         written.write_text(dockerfile, encoding="utf-8")
         with_buildkit = engine.name != PODMAN and engine.buildkit
-        command = [
-            "build",
-            "--file",
-            str(written),
-            "--tag",
-            self._name,
-            *platform_of(engine, recipe.platform),
-        ]
+        command = ["build", "--file", str(written), "--tag", self._name]
+        command += platform_of(engine, recipe.platform)
         labels = {BASE_LABEL: self._name.rpartition("-")[2], HOME_LABEL: this_home()}
         labels[PROJECT_LABEL] = self._ingredients.project
         command += [word for pair in labels.items() for word in ("--label", "=".join(pair))]
@@ -260,18 +254,12 @@ def cause_of(said: str, packages: str) -> tuple[type[ImageError], str, str]:
     missing = dict.fromkeys("".join(names) for names in _NO_SUCH_PACKAGE.findall(said))
     if _NO_MIRROR.search(said):
         what = "the Debian packages cannot be loaded: their server cannot be reached"
-        return (
-            ImageError,
-            what,
-            "See that containers reach the network: name servers, firewall, proxy (http_proxy).",
-        )
+        fix = "See that containers reach the network: name servers, firewall, proxy (http_proxy)."
+        return ImageError, what, fix
     if missing:
         what = f"the image's distribution has no such Debian package: {', '.join(missing)}"
-        return (
-            RecipeError,
-            what,
-            "Correct its name or version; packages.debian.org and packages.ubuntu.com know them.",
-        )
+        fix = "Correct its name or version; packages.debian.org and packages.ubuntu.com know them."
+        return RecipeError, what, fix
     what = f"the Debian packages cannot be installed: {packages}"
     return RecipeError, what, "See the output of apt-get; the package lists of an old image may be gone."
 

@@ -21,7 +21,8 @@ import attrs
 from upshift.errors import ImageError, UsageError, suggestion
 from upshift.images.base import Parent
 from upshift.images.output import follow
-from upshift.images.reference import DOCKER_HUB, Reference, whole_id
+from upshift.images.reference import DOCKER_HUB, Reference, platform_name, whole_id
+from upshift.runtime.accelerators.compatibility import parse
 
 DOCKER, PODMAN = "docker", "podman"
 NAMES = (DOCKER, PODMAN)
@@ -51,8 +52,6 @@ _NO_LAYER = "invalid tar header"  # what Docker before 23 takes zstd for
 
 @attrs.frozen(kw_only=True)
 class ContainerEngine:
-    """Docker or Podman on this machine."""
-
     name: str  # `"docker"` or `"podman"`: what it is, whatever its command is called
     command: tuple[str, ...]  # how it is called: `("/usr/bin/docker",)`
     version: str  # of the engine itself, which may be newer or older than its command line
@@ -158,7 +157,6 @@ class ContainerEngine:
         _open(self.name, self.command[0])
 
     def failure(self, args: Sequence[str], output: str) -> ImageError:
-        """The error for a command of the engine that failed and wrote this."""
         return _failure(self.name, args, output)
 
 
@@ -225,21 +223,11 @@ def _open(name: str, command: str) -> ContainerEngine:
 
 def _has_buildkit(command: str, client: str, server: str) -> bool:
     """Whether ``docker build`` has BuildKit: from 23.0 on it is a plugin, which may be missing."""
-    if os.environ.get("DOCKER_BUILDKIT") == "0" or _numbers(server) < _BUILTIN_BUILDKIT:
+    if os.environ.get("DOCKER_BUILDKIT") == "0" or parse(server) < _BUILTIN_BUILDKIT:
         return False
-    if _numbers(client) < _SEPARATE_BUILDKIT:
+    if parse(client) < _SEPARATE_BUILDKIT:
         return True
     return _run((command, "buildx", "version"), DOCKER, timeout=_PATIENCE).returncode == 0
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    numbers: list[int] = []
-    for part in version.split(".")[:2]:
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-    return tuple(numbers)
 
 
 def _run(
@@ -289,7 +277,7 @@ def _parent(said: Mapping[str, Any], reference: Reference) -> Parent:
     return Parent(
         reference=reference,
         digest=_digest(said, reference),
-        platform=_platform(said),
+        platform=platform_name(said["Os"], said["Architecture"], said.get("Variant")),
         environment=dict(one.partition("=")[::2] for one in config.get("Env") or ()),
         labels=dict(config.get("Labels") or {}),
         user=config.get("User") or None,
@@ -306,14 +294,6 @@ def _digest(said: Mapping[str, Any], reference: Reference) -> str:
         if Reference.parse(repository).name == reference.name:
             return str(digest)
     return whole_id(said)
-
-
-def _platform(said: Mapping[str, Any]) -> str:
-    parts = [said["Os"], said["Architecture"]]
-    variant = said.get("Variant")
-    if variant and (said["Architecture"], variant) != ("arm64", "v8"):  # the only one that there is
-        parts.append(variant)
-    return "/".join(parts)
 
 
 # -- commands that take long ----------------------------------------------------------------------

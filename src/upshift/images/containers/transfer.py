@@ -38,7 +38,6 @@ def platform_of(engine: ContainerEngine, platform: str) -> list[str]:
 
 
 def pull(engine: ContainerEngine, name: str, registry: str, platform: str, tell: Tell) -> None:
-    """Pull an image."""
     options = [*tls_of(engine, registry), *platform_of(engine, platform)]
     _follow(engine, ["pull", *options, name], Progress(stage="pull", text=name), tell, registry)
 

@@ -45,8 +45,6 @@ _DEBIAN = re.compile(r"debian\.sh .*'(buster|bullseye|bookworm|trixie)'")
 
 @attrs.frozen(kw_only=True)
 class _Remembered:
-    """What a name stood for."""
-
     digest: str
     read: float  # when, in seconds since the epoch
     parent: Parent
@@ -126,7 +124,6 @@ def contents_of(
     whole: bool = False,
     announce: Announce | None = None,
 ) -> Contents:
-    """What is in an image."""
     said, named = declared(parent), known(parent.reference)
     table = named.contents if named else None
     seen = None

@@ -193,7 +193,6 @@ def kept(digest: str) -> Traces | None:
 
 
 def keep(digest: str, seen: Traces) -> None:
-    """Cache the traces of a layer or an image."""
     cache.remember(_file(digest), traces.as_json(seen))
 
 

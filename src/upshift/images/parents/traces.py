@@ -16,6 +16,7 @@ import attrs
 
 from upshift.images.base import Contents
 from upshift.images.parents.known import GLIBC, cuda_of, minor, rocm_of
+from upshift.images.recipes.reading import normalized
 from upshift.runtime.accelerators.compatibility import parse
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -118,7 +119,6 @@ def _hidden(path: str, removed: set[str], emptied: set[str]) -> bool:
 
 
 def contents(traces: Traces, environment: Mapping[str, str], source: str) -> Contents:
-    """What is in an image with these files."""
     found = _interpreter(traces, environment.get("PATH") or PATH)
     python: str | None = ""
     interpreter = site = None
@@ -237,7 +237,7 @@ def distribution(folder: str) -> tuple[str, str]:
     stem = folder.rpartition(".")[0]
     name, _, rest = stem.partition("-")
     version = re.sub(r"-py\d(?:\.\d+)?(?:-.*)?$", "", rest)
-    return re.sub(r"[-_.]+", "-", name).lower(), version
+    return normalized(name), version
 
 
 def _full(traces: Traces, home: str, version: str, environment: Mapping[str, str]) -> str:
@@ -302,7 +302,6 @@ def _glibc(traces: Traces) -> str | None:
 
 
 def as_json(traces: Traces) -> str:
-    """Traces as text, for the cache."""
     return json.dumps(attrs.asdict(traces), sort_keys=True)
 
 

@@ -40,20 +40,9 @@ _MAGIC = frozenset("*?[\\")
 
 @attrs.frozen
 class Instruction:
-    """One instruction."""
-
     name: str  # in capitals: `COPY`
     value: str  # what follows, continued lines joined; without the text of here-documents
     line: int  # where it begins
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The flags before the arguments: ``--from=build``."""
-        found, rest = [], self.value
-        while (match := _FLAG.match(rest)) is not None:
-            found.append(match[0].strip())
-            rest = rest[match.end() :]
-        return tuple(found)
 
     @property
     def copied(self) -> tuple[str, ...] | None:
@@ -67,11 +56,9 @@ class Instruction:
         return None if any("$" in source for source in sources) else sources
 
     def _sources(self) -> tuple[str, ...]:
-        if any(flag.startswith("--from=") for flag in self.flags):
+        flags, rest = self._split()
+        if any(flag.startswith("--from=") for flag in flags):
             return ()
-        rest = self.value
-        while (match := _FLAG.match(rest)) is not None:
-            rest = rest[match.end() :]
         words = [_QUOTES.sub("", word) for word in rest.split()]
         if rest.lstrip().startswith("["):
             with contextlib.suppress(ValueError):  # Docker takes what is not valid JSON for words as well
@@ -81,16 +68,23 @@ class Instruction:
 
     def _mounted(self) -> tuple[str, ...]:
         found = []
-        for flag in self.flags:
+        for flag in self._split()[0]:
             if flag.startswith("--mount="):
                 options = dict(part.partition("=")[::2] for part in flag.removeprefix("--mount=").split(","))
                 if options.get("type", "bind") == "bind" and "from" not in options:
                     found.append(options.get("source") or options.get("src") or ".")
         return tuple(found)
 
+    def _split(self) -> tuple[list[str], str]:
+        """The flags, such as ``--from=build``, and the arguments."""
+        flags, rest = [], self.value
+        while (match := _FLAG.match(rest)) is not None:
+            flags.append(match[0].strip())
+            rest = rest[match.end() :]
+        return flags, rest
+
 
 def instructions(text: str) -> Iterator[Instruction]:
-    """The instructions of a Dockerfile, in order."""
     escape, directives = "\\", True
     lines = enumerate(text.removeprefix("\ufeff").splitlines(), 1)
     pending, first = "", 0
@@ -141,8 +135,6 @@ def is_predefined(argument: str) -> bool:
 
 @attrs.frozen
 class Base:
-    """The image that the last stage of a Dockerfile builds on."""
-
     # As Docker names images; None: none (`scratch`), or it is known only while building
     image: str | None = None
     unknown: str | None = None  # what its FROM says, where that is known only while building
@@ -197,7 +189,6 @@ class BuildContext:
 
 
 def read_context(dockerfile: Path, root: Path | None, *, where: str) -> BuildContext:
-    """Read a Dockerfile, and the files that it copies."""
     text = read_text(dockerfile, where)
     copying = [(one, one.copied) for one in instructions(text) if one.copied != ()]
     if root is None:
@@ -387,7 +378,6 @@ class DockerIgnore:
         return any(negated for negated, _ in self._patterns)
 
     def ignores(self, path: str) -> bool:
-        """Whether a file or folder is left out."""
         return self._says(path) is True
 
     def names(self, path: str) -> bool:

@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,11 +56,12 @@ def read_project(path: Path, where: str) -> Found:
             notes.append(f"{lock} beside {name} has exact versions: pyproject_path={lock!r} installs these")
         lines = dependencies(path, "", where)
     elif name == "uv.lock":
-        lines = _well_formed(_of_pylock, _parsed(_exported(path, where), path, where), path, where)
+        data = _parsed(_exported(path, where), path, where)
+        lines = _well_formed(_of_pylock(data, path, where), path, where)
     elif name == "pylock.toml" or (name.startswith("pylock.") and name.endswith(".toml")):
-        lines = _well_formed(_of_pylock, _read(path, where), path, where)
+        lines = _well_formed(_of_pylock(_read(path, where), path, where), path, where)
     elif name == "poetry.lock":
-        lines = _well_formed(_of_poetry, _read(path, where), path, where)
+        lines = _well_formed(_of_poetry(_read(path, where), path, where), path, where)
     else:
         raise SettingsError(
             f"pyproject_path={name!r} is not a file that Upshift knows", where=where, fix=f"Name {_WRITE}."
@@ -69,23 +70,13 @@ def read_project(path: Path, where: str) -> Found:
 
 
 def dependencies(path: Path, extras: str, where: str) -> list[RequirementLine]:
-    """What a ``pyproject.toml`` needs."""
-
-    def lines(data: Mapping[str, Any], path: Path, where: str) -> Iterator[RequirementLine]:
-        return _of_pyproject(data, extras, path, where)
-
-    return _well_formed(lines, _read(path, where), path, where)
+    return _well_formed(_of_pyproject(_read(path, where), extras, path, where), path, where)
 
 
-def _well_formed(
-    lines: Callable[[Mapping[str, Any], Path, str], Iterator[RequirementLine]],
-    data: Mapping[str, Any],
-    path: Path,
-    where: str,
-) -> list[RequirementLine]:
+def _well_formed(lines: Iterator[RequirementLine], path: Path, where: str) -> list[RequirementLine]:
     """The lines of a file; raises SettingsError where its tables and values are not as they should be."""
     try:
-        found = list(lines(data, path, where))
+        found = list(lines)
         for line in found:
             _text(line.text)
     except SettingsError:
@@ -182,14 +173,8 @@ def _exported(path: Path, where: str) -> str:
     """A lock of uv in the form of PEP 751; nothing is resolved, without network."""
     uv = find_uv(f"{path.name} cannot be read")
     command = [uv, "export", "--frozen", "--offline", "--no-default-groups", "--no-emit-project"]
-    command += [
-        "--no-header",
-        "--no-annotate",
-        "--quiet",
-        "--no-python-downloads",
-        "--python",
-        sys.executable,
-    ]
+    command += ["--no-header", "--no-annotate", "--quiet", "--no-python-downloads"]
+    command += ["--python", sys.executable]
     command += ["--format", "pylock.toml", "--no-config", "--project", str(path.parent)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("UV_")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=path.parent)

@@ -52,7 +52,6 @@ def read_text(path: Path, where: str) -> str:
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """What a text in TOML says."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -109,7 +108,6 @@ class RequirementLine:
 
 
 def lines_of(text: str, name: str) -> Iterator[RequirementLine]:
-    """The lines of a requirements file that say something."""
     pending, first = "", 0
     for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         first = first if pending else number
@@ -125,7 +123,6 @@ def lines_of(text: str, name: str) -> Iterator[RequirementLine]:
 
 
 def listed(items: Iterable[str], where: str) -> Iterator[RequirementLine]:
-    """The lines of a list in the settings."""
     for item in items:
         for line in lines_of(item, where):
             yield attrs.evolve(line, where=where)

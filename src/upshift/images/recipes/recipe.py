@@ -36,7 +36,9 @@ def make_ingredients(
         notes.append(
             f"platform={said.platform}: the target runs {platform}, which emulates it or cannot run it"
         )
-    if requirements.lines and _installer(said) == "pip":
+    installer = said.python_package_installer or "uv"
+    installer_args = tuple(_rendered(said.python_package_installer_args or {}))
+    if requirements.lines and installer == "pip":
         notes.append('python_package_installer="pip": uv installs, and chooses among indexes as pip does')
     dockerfile, context, root, base = None, {}, None, None
     if said.dockerfile is not None:
@@ -70,8 +72,8 @@ def make_ingredients(
                 name: digest_of(path, _place(origins, "requirements"))
                 for name, path in sorted(requirements.paths.items())
             },
-            installer=_installer(said),
-            installer_args=_installer_args(said) + requirements.installer_args,
+            installer=installer,
+            installer_args=installer_args + requirements.installer_args,
             environment=dict(sorted((said.environment or {}).items())),
             user=said.user,
             skip_build=bool(said.skip_build),
@@ -159,14 +161,6 @@ def _refuse_undeclared(
                 if meant is None
                 else f"Did you mean {meant}, of {name}:{declared[meant]}?",
             )
-
-
-def _installer(said: DockerSettings) -> str:
-    return said.python_package_installer or "uv"
-
-
-def _installer_args(said: DockerSettings) -> tuple[str, ...]:
-    return tuple(_rendered(said.python_package_installer_args or {}))
 
 
 def _rendered(options: Mapping[str, str | tuple[str, ...] | None]) -> Iterator[str]:

@@ -55,8 +55,6 @@ _WITH_EXTRAS = re.compile(r"(.*?)(\[[^\]]*\])?(\s*;.*)?", re.DOTALL)
 
 @attrs.frozen(kw_only=True)
 class Requirements:
-    """What is to be installed."""
-
     lines: tuple[str, ...] = ()  # as of a requirements file, without what Upshift brings itself
     paths: Mapping[str, Path] = attrs.field(factory=dict)  # files of this machine that the lines name
     notes: tuple[str, ...] = ()  # lines for the user
@@ -79,7 +77,6 @@ class RequirementsReader:
 
     @property
     def found(self) -> Requirements:
-        """All requirements that were read."""
         return Requirements(
             lines=tuple(self.lines),
             paths=self.paths,
@@ -115,7 +112,6 @@ class RequirementsReader:
                 self._line(line, folder)
 
     def note(self, text: str) -> None:
-        """Add a line for the user."""
         self.notes[text] = None
 
     def _line(self, line: RequirementLine, folder: Path) -> None:

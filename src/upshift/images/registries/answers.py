@@ -15,7 +15,7 @@ from typing import Any
 
 from upshift.errors import ImageError
 from upshift.images.base import Parent
-from upshift.images.reference import DOCKER_HUB, Reference, is_digest, shortened
+from upshift.images.reference import DOCKER_HUB, Reference, is_digest, platform_name, shortened
 from upshift.images.registries.credentials import VARIABLE
 from upshift.images.registries.session import LoginNeeded, said
 from upshift.images.registries.transport import NoAnswer, RegistryAnswer, host_of
@@ -90,7 +90,6 @@ def configuration_of(reference: Reference, manifest: Mapping[str, Any]) -> str:
 
 
 def layers_of(manifest: Mapping[str, Any] | None) -> list[Any]:
-    """The layers that a manifest lists."""
     layers = (manifest or {}).get("layers")
     return list(layers) if isinstance(layers, list) else []
 
@@ -110,7 +109,6 @@ def parent_of(
 
 
 def damaged(what: str, reference: Reference) -> ImageError:
-    """The error for content that does not match its digest."""
     return ImageError(
         what,
         why=f"the content from {reference.registry} does not match its digest",
@@ -166,12 +164,8 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _platform(described: Mapping[str, Any]) -> str:
-    """``linux/amd64``; a variant that is its architecture's usual one is left out, as Docker does."""
     system, architecture = described.get("os") or "linux", described.get("architecture") or "unknown"
-    variant = described.get("variant")
-    if variant and (architecture, variant) not in (("arm64", "v8"), ("amd64", "v1")):
-        return f"{system}/{architecture}/{variant}"
-    return f"{system}/{architecture}"
+    return platform_name(system, architecture, described.get("variant"))
 
 
 def _not_for(reference: Reference, platform: str, there: list[str]) -> ImageError:

@@ -17,7 +17,6 @@ import re
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 from urllib.parse import urlencode, urlsplit
 
@@ -103,9 +102,7 @@ class Registries:
     def __enter__(self) -> Registries:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._transport.close()
 
     def parent(self, reference: Reference, platform: str) -> Parent:
@@ -165,7 +162,6 @@ class Registries:
             raise damaged(what, reference)
 
     def has_blob(self, reference: Reference, digest: str) -> bool:
-        """Whether the repository has a blob."""
         what = f"{digest[:19]}… of {reference.name} cannot be looked up"
         with told(what, reference):
             answer = self._ask("HEAD", reference, f"blobs/{digest}", follow=False)
@@ -322,7 +318,6 @@ class Registries:
         return document_of(what, reference, content)
 
     def _blob_from(self, what: str, reference: Reference, digest: str, offset: int) -> Iterator[bytes]:
-        """The rest of a blob."""
         session = self._session(reference.registry)
         address = f"/v2/{reference.repository}/blobs/{digest}"
         headers = {"Range": f"bytes={offset}-"} if offset else {}

@@ -23,7 +23,7 @@ from typing import Any
 
 import attrs
 
-from upshift.images.reference import DOCKER_HUB
+from upshift.images.reference import DOCKER_HUB, HUB_ALIASES
 
 # The variable goes before the files for Docker itself too, from version 28.3: github.com/docker/cli/pull/6008
 VARIABLE = "DOCKER_AUTH_CONFIG"
@@ -51,8 +51,6 @@ class RegistryLogin:
 
 @attrs.frozen(kw_only=True)
 class FoundLogin:
-    """What was found for one registry."""
-
     login: RegistryLogin | None = None  # the login; None: there is none
     looked: tuple[str, ...] = ()  # where it was looked for: files and helpers that are there
     # What could not be read, in a sentence each. A registry that asks for no login works all the same
@@ -60,38 +58,59 @@ class FoundLogin:
 
 
 class RegistryCredentials:
-    """The logins of this user."""
-
     def __init__(self, *, environ: Mapping[str, str] = os.environ, patience: float = _PATIENCE) -> None:
         self._environ = environ
         self._patience = patience
 
     def find(self, registry: str, repository: str = "") -> FoundLogin:
         """The login for a repository; a login for a part of a registry goes before one for all of it."""
-        looked, problems = list[str](), list[str]()
-        for source, table in self._tables(problems):
-            login = self._from_table(table, source, registry, repository, looked, problems)
-            if login is not None:
-                return FoundLogin(login=login, looked=tuple(looked), problems=tuple(problems))
-        return FoundLogin(looked=tuple(looked), problems=tuple(problems))
+        search = _Search(self._environ, self._patience, registry, repository)
+        login = next(search.logins(), None)
+        return FoundLogin(login=login, looked=tuple(search.looked), problems=tuple(search.problems))
 
-    def _tables(self, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+
+@attrs.define
+class _Search:
+    """One search for a login: where it looked, and what it could not read."""
+
+    _environ: Mapping[str, str]
+    _patience: float
+    _registry: str
+    _repository: str
+    looked: list[str] = attrs.field(factory=list)
+    problems: list[str] = attrs.field(factory=list)
+
+    def logins(self) -> Iterator[RegistryLogin]:
+        """All of them, the one that counts first."""
+        for source, text in self._texts():
+            table = self._table(text, source)
+            if table is None:
+                continue
+            self.looked.append(source)
+            for key, helper in _helpers(table, self._registry):
+                program = f"docker-credential-{helper}"
+                if not program.isprintable():
+                    self.problems.append(f"{source} names {program!r}, which is not a program")
+                    continue
+                self.looked.append(program)
+                yield from self._asked(program, key, source)
+            entries = table.get("auths")
+            if isinstance(entries, dict):
+                for key in _keys(entries, self._registry, self._repository):
+                    yield from self._from_entry(entries[key], source, key)
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
         inline = self._environ.get(VARIABLE)
         if inline:
-            table = _table(inline, VARIABLE, problems)
-            if table is not None:
-                yield VARIABLE, table
+            yield VARIABLE, inline
         for file in self._files():
             try:
-                text = file.read_text(encoding="utf-8")
+                yield str(file), file.read_text(encoding="utf-8")
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, UnicodeDecodeError) as error:
-                problems.append(f"{file} cannot be read ({getattr(error, 'strerror', None) or 'no text'})")
-                continue
-            table = _table(text, str(file), problems)
-            if table is not None:
-                yield str(file), table
+                why = getattr(error, "strerror", None) or "no text"
+                self.problems.append(f"{file} cannot be read ({why})")
 
     def _files(self) -> list[Path]:
         environ = self._environ
@@ -104,36 +123,21 @@ class RegistryCredentials:
         config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
         return [*files, running / below, config / "containers/auth.json"]
 
-    def _from_table(
-        self,
-        table: dict[str, Any],
-        source: str,
-        registry: str,
-        repository: str,
-        looked: list[str],
-        problems: list[str],
-    ) -> RegistryLogin | None:
-        looked.append(source)
-        for key, helper in _helpers(table, registry):
-            program = f"docker-credential-{helper}"
-            if not program.isprintable():
-                problems.append(f"{source} names {program!r}, which is not a program")
-                continue
-            looked.append(program)
-            login = self._ask(program, key, source, problems)
-            if login is not None:
-                return login
-        entries = table.get("auths")
-        if not isinstance(entries, dict):
+    def _table(self, text: str, source: str) -> dict[str, Any] | None:
+        if not text.strip():
             return None
-        for key in _keys(entries, registry, repository):
-            login = _from_entry(entries[key], source, key, problems)
-            if login is not None:
-                return login
-        return None
+        try:
+            table = json.loads(text)
+        except (ValueError, RecursionError):
+            table = None
+        if not isinstance(table, dict):
+            self.problems.append(f"{source} is not valid JSON")
+            return None
+        return table
 
-    def _ask(self, program: str, key: str, source: str, problems: list[str]) -> RegistryLogin | None:
+    def _asked(self, program: str, key: str, source: str) -> Iterator[RegistryLogin]:
         """Speak with a helper: the registry's key in, JSON out."""
+        named = f"{program}, which {source} names,"
         try:
             asked = subprocess.run(
                 [program, "get"],
@@ -142,52 +146,57 @@ class RegistryCredentials:
                 timeout=self._patience,
                 env=dict(self._environ),
             )
-        except FileNotFoundError:
-            problems.append(f"{program}, which {source} names, is not installed")
-            return None
-        except OSError as error:
-            problems.append(f"{program}, which {source} names, cannot be started ({error.strerror})")
-            return None
-        except subprocess.TimeoutExpired:
-            problems.append(f"{program}, which {source} names, has not answered within {self._patience:g} s")
-            return None
-        if asked.returncode != 0:
-            if _NOT_THERE not in (asked.stdout + asked.stderr).decode(errors="replace"):
-                # Not in its own words: nobody knows what a helper writes into them.
-                problems.append(f"{program}, which {source} names, failed (exit code {asked.returncode})")
-            return None
-        try:
+            if asked.returncode != 0:
+                if _NOT_THERE not in (asked.stdout + asked.stderr).decode(errors="replace"):
+                    # Not in its own words: nobody knows what a helper writes into them.
+                    self.problems.append(f"{named} failed (exit code {asked.returncode})")
+                return
             answer = json.loads(asked.stdout)
             username, secret = answer["Username"], answer["Secret"]
             (username + secret).encode()  # of text, and none that no request can carry
+        except FileNotFoundError:
+            self.problems.append(f"{named} is not installed")
+        except OSError as error:
+            self.problems.append(f"{named} cannot be started ({error.strerror})")
+        except subprocess.TimeoutExpired:
+            self.problems.append(f"{named} has not answered within {self._patience:g} s")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            problems.append(f"{program}, which {source} names, gave an answer that is invalid")
-            return None
-        if not secret:
-            return None
-        if username == _TOKEN_USER:
-            return RegistryLogin(source=program, identity_token=secret)
-        return RegistryLogin(source=program, username=username, password=secret)
+            self.problems.append(f"{named} gave an answer that is invalid")
+        else:
+            if secret and username == _TOKEN_USER:
+                yield RegistryLogin(source=program, identity_token=secret)
+            elif secret:
+                yield RegistryLogin(source=program, username=username, password=secret)
 
-
-def _table(text: str, source: str, problems: list[str]) -> dict[str, Any] | None:
-    if not text.strip():
-        return None
-    try:
-        table = json.loads(text)
-    except (ValueError, RecursionError):
-        table = None
-    if not isinstance(table, dict):
-        problems.append(f"{source} is not valid JSON")
-        return None
-    return table
+    def _from_entry(self, entry: Any, source: str, key: str) -> Iterator[RegistryLogin]:
+        if not isinstance(entry, dict):
+            return
+        kinds = ("username", "password", "auth", "identitytoken", "registrytoken")
+        given = (entry.get(kind) for kind in kinds)
+        username, password, auth, identity, token = (one if isinstance(one, str) else "" for one in given)
+        try:
+            if auth:
+                decoded = base64.b64decode(auth, validate=True).decode()
+                username, _, password = decoded.rstrip("\0").partition(":")
+            "".join((username, password, identity)).encode()
+            if not (token.isascii() and token.isprintable()):
+                raise ValueError
+        except ValueError:  # so are those of base64 and of Unicode
+            self.problems.append(f"the login for {key} in {source} is damaged")
+            return
+        if password or identity or token:
+            yield RegistryLogin(
+                source=source,
+                username=username,
+                password=password,
+                identity_token=identity,
+                registry_token=token,
+            )
 
 
 def _names(registry: str) -> tuple[str, ...]:
     """What a registry may be called in these files."""
-    if registry == DOCKER_HUB:
-        return (DOCKER_HUB, "index.docker.io", "registry-1.docker.io")
-    return (registry,)
+    return (DOCKER_HUB, *HUB_ALIASES) if registry == DOCKER_HUB else (registry,)
 
 
 def _helpers(table: dict[str, Any], registry: str) -> Iterator[tuple[str, str]]:
@@ -225,33 +234,3 @@ def _host(key: str) -> str | None:
     _, mark, rest = key.partition("://")
     host, _, path = (rest if mark else key).partition("/")
     return host.lower() if path.strip("/") in ("", "v1", "v2") else None
-
-
-def _from_entry(entry: Any, source: str, key: str, problems: list[str]) -> RegistryLogin | None:
-    if not isinstance(entry, dict):
-        return None
-
-    def text(name: str) -> str:
-        value = entry.get(name)
-        return value if isinstance(value, str) else ""
-
-    username, password = text("username"), text("password")
-    identity_token, registry_token = text("identitytoken"), text("registrytoken")
-    try:
-        if text("auth"):
-            decoded = base64.b64decode(text("auth"), validate=True).decode()
-            username, _, password = decoded.rstrip("\0").partition(":")
-        "".join((username, password, identity_token)).encode()
-        if not (registry_token.isascii() and registry_token.isprintable()):
-            raise ValueError
-    except ValueError:  # so are those of base64 and of Unicode
-        problems.append(f"the login for {key} in {source} is damaged")
-        return None
-    login = RegistryLogin(
-        source=source,
-        username=username,
-        password=password,
-        identity_token=identity_token,
-        registry_token=registry_token,
-    )
-    return login if password or login.identity_token or login.registry_token else None

@@ -78,12 +78,10 @@ class Opened:
 
     @property
     def status(self) -> int:
-        """Of HTTP."""
         return self.response.status
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Their case does not count."""
         return self.response.headers
 
 
@@ -113,7 +111,6 @@ class RegistryTransport:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close all connections."""
         for pool in self._pools.values():
             pool.clear()
 
