@@ -49,8 +49,6 @@ from upshift.images.uv import Unmet
 from upshift.model.settings.docker import DockerSettings
 
 if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
     from upshift.images.registries.client import Registries
 
 _ALIKE = 0.8
@@ -133,7 +131,11 @@ class Preparer:
         self.builds = builds
         self._registries = registries
         self._known: dict[tuple[str, str, bool], _Known | Finding] = {}
-        self._engine = _engine_for(destination)
+        self._engine: ContainerEngine | UpshiftError
+        try:
+            self._engine = destination.engine or find_engine()
+        except UpshiftError as error:
+            self._engine = error
         self.builder = Builder(destination, registries, self._engine)
 
     def prepare(
@@ -326,8 +328,8 @@ class _Preparation:
 
     def _check_replaced(self, lock: Lock) -> None:
         """Whether requirements replace a framework that the parent is chosen for."""
-        lines = map(_requirement, self._ingredients.recipe.requirements)
-        asked = {normalized(one.name): str(one) for one in lines if one}
+        lines = (line for line in self._ingredients.recipe.requirements if not line.startswith("-"))
+        asked = {normalized(one.name): str(one) for line in lines if (one := parsed(hashes_split(line)[0]))}
         for name, (old, new) in replaced(self._contents.packages or {}, lock).items():
             finding = accepted(replacement(name, old, new, asked=asked.get(name)), self._ingredients)
             if finding.severity == ERROR:
@@ -414,15 +416,6 @@ def refusal(prepared: Prepared) -> ImageError:
     return ImageError(first.what, why=why or None, fix=first.fix)
 
 
-def _engine_for(destination: Destination) -> ContainerEngine | UpshiftError:
-    if destination.engine is not None:
-        return destination.engine
-    try:
-        return find_engine()
-    except UpshiftError as error:
-        return error
-
-
 def _names_in(engine: ContainerEngine) -> list[str]:
     listed = engine.run(["images", "--format", "{{.Repository}}:{{.Tag}}"], check=False).stdout.split()
     found = []
@@ -431,10 +424,6 @@ def _names_in(engine: ContainerEngine) -> list[str]:
             with contextlib.suppress(ImageError):  # an engine's own words for it
                 found.append(str(Reference.parse(name.removeprefix("localhost/"))))
     return found
-
-
-def _requirement(line: str) -> Requirement | None:
-    return None if line.startswith("-") else parsed(hashes_split(line)[0])
 
 
 def _slowly(announce: Callable[[], None]) -> Tell:

@@ -17,7 +17,7 @@ from upshift.errors import ImageError
 from upshift.images.base import RECIPE_LABEL, Parent, Progress, Tell
 from upshift.images.building.packing import Layer
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.containers.transfer import ImageToLoad, load
+from upshift.images.containers.transfer import Composed, ImageToLoad, load
 from upshift.images.parents.traces import PATH
 from upshift.images.reference import Reference, digest_of, layers_in
 from upshift.images.registries.answers import CONFIGURATIONS, DOCKER_MANIFEST, OCI_MANIFEST, layers_of
@@ -51,16 +51,6 @@ class Additions:
     environment: Mapping[str, str] = attrs.field(factory=dict)
     path: str | None = None  # a folder that comes first on `PATH`
     user: str | None = None  # the user that containers run as; None: the parent's
-
-
-@attrs.frozen(kw_only=True)
-class Composed:
-    """An image's manifest and configuration, as they are stored, with the configuration's digest."""
-
-    manifest: bytes
-    media_type: str
-    config: bytes
-    config_digest: str
 
 
 def compose(parent: Parent, layers: Sequence[tuple[Layer, str]], additions: Additions) -> Composed:
@@ -338,13 +328,10 @@ class ToEngine:
 
     def finish(self, layers: Sequence[tuple[Layer, str]], additions: Additions, names: Sequence[str]) -> str:
         """Load the image, and name it."""
-        composed = compose_in_engine(self.parent, layers, additions)
         named = [f"{self.repository}:{tag}" for tag in names]
         image = ImageToLoad(
             parent=self.parent.pinned,
-            manifest=composed.manifest,
-            config=composed.config,
-            config_digest=composed.config_digest,
+            composed=compose_in_engine(self.parent, layers, additions),
             layers={one.diff_id: self._files[one.diff_id] for one, _ in layers if one.diff_id in self._files},
             name=named[0],
         )

@@ -101,7 +101,9 @@ class LayerBuilder:
     def remember(self) -> None:
         """Record which layers the destination has, now that they have been delivered."""
         for key, known in self._known.items():
-            _remember(key, known, self._delivery.place)
+            others = [place for place in known.places if place != self._delivery.place]
+            places = (*others, self._delivery.place)[-_MOST_PLACES:]
+            cache.remember(_file(key), json.dumps(attrs.asdict(attrs.evolve(known, places=places))))
 
     def _there(self) -> dict[str, KnownLayer]:
         """The large packages whose layers the destination has, so that they need not be installed."""
@@ -165,11 +167,6 @@ def _recall(key: str | None) -> KnownLayer | None:
         return KnownLayer(**said, layer=layer, places=places)
 
     return None if key is None else cache.recalled(_file(key), read)
-
-
-def _remember(key: str, known: KnownLayer, place: str) -> None:
-    places = [*(other for other in known.places if other != place), place][-_MOST_PLACES:]
-    cache.remember(_file(key), json.dumps(attrs.asdict(attrs.evolve(known, places=tuple(places)))))
 
 
 class Compiler:

@@ -161,7 +161,7 @@ def write_requirements(folder: Path, lines: Sequence[str], paths: Mapping[str, P
 
 def installer_options(recipe: Recipe) -> list[tuple[str, ...]]:
     """The further options of a recipe as uv takes them, each with its value."""
-    options = [_split(argument) for argument in recipe.installer_args]
+    options = [tuple(argument.split("=", 1)) for argument in recipe.installer_args]
     if recipe.installer == "pip":
         options = [
             (_OF_PIP.get(name, name), *value) for name, *value in options if name not in _FOR_PIP_ALONE
@@ -182,11 +182,6 @@ def _is_locked(lines: Sequence[str]) -> bool:
         bool(hashes) or "://" in requirement or requirement[:2] == "./" for requirement, hashes in asked
     ]
     return all(chosen) and any(hashes for _, hashes in asked)
-
-
-def _split(argument: str) -> tuple[str, ...]:
-    name, equals, value = argument.partition("=")
-    return (name, value) if equals else (name,)
 
 
 def _pretend(have: Mapping[str, str], folder: Path) -> None:

@@ -21,7 +21,7 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import attrs
@@ -88,7 +88,7 @@ def write_layer(entries: Iterable[Entry], file: Path, *, compressed: bool = True
     by_path: dict[str, Entry] = {}
     for entry in entries:
         by_path.setdefault(_checked(entry.path), entry)
-    folders = {str(parent) for path in by_path for parent in _parents(path)}
+    folders = {str(parent) for path in by_path for parent in PurePosixPath(path).parents} - {"."}
     if both := sorted(folders & by_path.keys()):
         raise _hostile(both[0], "it is a file and a folder")
     with open(file, "xb") as out:
@@ -137,12 +137,6 @@ def _checked(path: str) -> str:
     if any(ord(character) < 32 or character in "\x7f\\" for character in path):
         raise _hostile(path, "it has a control character or a backslash in it")
     return path
-
-
-def _parents(path: str) -> Iterable[str]:
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        yield path
 
 
 def _hostile(path: str, why: str) -> RecipeError:

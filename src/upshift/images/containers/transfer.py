@@ -88,14 +88,21 @@ def _follow(
 
 
 @attrs.frozen(kw_only=True)
+class Composed:
+    """An image's manifest and configuration, as they are stored, with the configuration's digest."""
+
+    manifest: bytes = attrs.field(repr=False)
+    media_type: str
+    config: bytes = attrs.field(repr=False)
+    config_digest: str
+
+
+@attrs.frozen(kw_only=True)
 class ImageToLoad:
     """A new image on top of one that an engine has."""
 
     parent: str  # what the engine calls the image below
-    # manifest, config: of the new image, as they are stored
-    manifest: bytes = attrs.field(repr=False)
-    config: bytes = attrs.field(repr=False)
-    config_digest: str
+    composed: Composed
     layers: Mapping[str, Path]  # files with the layers that the engine lacks, by digest
     name: str  # what the image is called: `upshift:upshift-0123…`
 
@@ -128,7 +135,7 @@ def _identity(engine: ContainerEngine, image: ImageToLoad) -> str | None:
     said = engine.describe(image.name)
     if said is None:
         return None
-    wanted = json.loads(image.config)["rootfs"]["diff_ids"]
+    wanted = json.loads(image.composed.config)["rootfs"]["diff_ids"]
     if layers_in(said) != wanted:
         return None
     return whole_id(said)
@@ -176,12 +183,12 @@ def _write(
 
 def _documents(image: ImageToLoad) -> dict[str, bytes]:
     """All of an archive but its layers: each of the two formats has its own table of contents."""
-    config, manifest = _blob(image.config_digest), json.loads(image.manifest)
+    config, manifest = _blob(image.composed.config_digest), json.loads(image.composed.manifest)
     layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
     of_docker = [{"Config": config, "RepoTags": [image.name], "Layers": layers}]
     return {
-        config: image.config,
-        _blob(digest_of(image.manifest)): image.manifest,
+        config: image.composed.config,
+        _blob(digest_of(image.composed.manifest)): image.composed.manifest,
         "manifest.json": json.dumps(of_docker).encode(),
         "oci-layout": b'{"imageLayoutVersion":"1.0.0"}',
         "index.json": json.dumps(_index(image)).encode(),
@@ -191,9 +198,9 @@ def _documents(image: ImageToLoad) -> dict[str, bytes]:
 def _index(image: ImageToLoad) -> dict[str, Any]:
     full = image.name if "/" in image.name else f"docker.io/library/{image.name}"
     entry = {
-        "mediaType": json.loads(image.manifest)["mediaType"],
-        "digest": digest_of(image.manifest),
-        "size": len(image.manifest),
+        "mediaType": image.composed.media_type,
+        "digest": digest_of(image.composed.manifest),
+        "size": len(image.composed.manifest),
         "annotations": {
             "io.containerd.image.name": full,
             "org.opencontainers.image.ref.name": image.name.rpartition(":")[2],
@@ -204,7 +211,7 @@ def _index(image: ImageToLoad) -> dict[str, Any]:
 
 def _loaded_by_podman(engine: ContainerEngine, image: ImageToLoad, folder: Path) -> str | None:
     """Load by ``podman pull oci:FOLDER``: Podman loads no archive without the layers that it has."""
-    layout = folder / f"load-{image.config_digest[-12:]}"
+    layout = folder / f"load-{image.composed.config_digest[-12:]}"
     for path, content in _documents(image).items():
         if path != "manifest.json":
             (layout / path).parent.mkdir(parents=True, exist_ok=True)

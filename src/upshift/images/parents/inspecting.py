@@ -146,7 +146,11 @@ class _Stream:
             yield first
             yield from self._chunks
             return
-        new = _gunzip if first.startswith(_GZIP) else self._unzstd
+        gzipped = first.startswith(_GZIP)
+
+        def new() -> Any:
+            return zlib.decompressobj(zlib.MAX_WBITS | 16) if gzipped else self._unzstd()
+
         decompressor = new()
         data = first
         while True:
@@ -176,10 +180,6 @@ class _Stream:
             f"layer {self._name} is compressed with zstd, which this Python cannot read",
             fix="pip install 'upshift[images]'",
         )
-
-
-def _gunzip() -> Any:
-    return zlib.decompressobj(zlib.MAX_WBITS | 16)
 
 
 def _file(digest: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -216,20 +216,14 @@ def _packages(traces: Traces, folders: list[str]) -> Mapping[str, str]:
                 name, version = distribution(posixpath.basename(mark))
                 if version:
                     packages.setdefault(name, version)
-    torch = next((text for path, text in _of(traces, folders, "torch/version.py")), "")
+    places = (f"{place}/torch/version.py" for one in folders for place in (one, _resolved(traces, one)))
+    torch = next((traces.texts[place] for place in places if place in traces.texts), "")
     build = re.search(r"__version__ = '([^']+)'", torch)
     cuda = re.search(r"cuda\b[^=\n]*= '([\d.]+)'", torch)
     if "torch" in packages and "+" not in packages["torch"] and build:
         local = "" if "+" in build[1] or not cuda else "+cu" + minor(cuda[1]).replace(".", "")
         packages["torch"] = build[1] + local
     return packages
-
-
-def _of(traces: Traces, folders: list[str], path: str) -> Iterator[tuple[str, str]]:
-    for folder in folders:
-        for place in dict.fromkeys((f"{folder}/{path}", f"{_resolved(traces, folder)}/{path}")):
-            if place in traces.texts:
-                yield place, traces.texts[place]
 
 
 def distribution(folder: str) -> tuple[str, str]:

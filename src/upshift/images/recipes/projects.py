@@ -40,6 +40,7 @@ Found = tuple[list[RequirementLine], list[str]]
 _INSTALLERS = frozenset({"distribute", "pip", "setuptools", "uv", "wheel"})
 _PYPI = "https://pypi.org/simple"
 _LOCKS = ("uv.lock", "pylock.toml", "poetry.lock")
+_MACHINES = ("x86_64", "aarch64", "i686", "armv7l", "ppc64le", "s390x", "riscv64")
 _OF_A_LOCK = re.compile(r"""(["'])([^"']+)\1\s+(not\s+)?in\s+(extras|dependency_groups)\b""")
 _ALWAYS, _NEVER = "python_version > '0'", "python_version < '0'"
 _WRITE = "pyproject.toml, uv.lock, pylock.toml, pylock.NAME.toml or poetry.lock"
@@ -283,19 +284,10 @@ def _markers_of(wheel: str) -> str | None:
         if tag.abi.endswith("t") and tag.abi.startswith("cp"):
             continue  # free-threaded
         if tag.platform != "any":
-            machine = (
-                tag.platform.partition("_")[2]
-                if tag.platform.startswith("linux_")
-                else _machine(tag.platform)
-            )
+            machine = next((one for one in _MACHINES if tag.platform.endswith(one)), tag.platform)
             markers.append(f"platform_machine == '{machine}'")
         return " and ".join(markers)
     return None
-
-
-def _machine(platform: str) -> str:
-    known = ("x86_64", "aarch64", "i686", "armv7l", "ppc64le", "s390x", "riscv64")
-    return next((machine for machine in known if platform.endswith(machine)), platform)
 
 
 def _of_poetry(data: Mapping[str, Any], path: Path, where: str) -> Iterator[RequirementLine]:
@@ -329,13 +321,9 @@ def _of_poetry(data: Mapping[str, Any], path: Path, where: str) -> Iterator[Requ
         else:
             hashes = sorted({f"--hash={file['hash']}" for file in package.get("files", ())})
             yield RequirementLine(" ".join([_marked(f"{name}=={package['version']}", marker), *hashes]), at)
-    for address in _indexes_of_poetry(data):
-        yield RequirementLine(f"--extra-index-url {address}", path.name)
-
-
-def _indexes_of_poetry(data: Mapping[str, Any]) -> Iterable[str]:
     sources = (package.get("source", {}) for package in data.get("package", ()))
-    return dict.fromkeys(source["url"] for source in sources if source.get("type") == "legacy")
+    for address in dict.fromkeys(one["url"] for one in sources if one.get("type") == "legacy"):
+        yield RequirementLine(f"--extra-index-url {address}", path.name)
 
 
 def _marked(requirement: str, marker: str | None) -> str:

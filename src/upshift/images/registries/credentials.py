@@ -214,19 +214,12 @@ def _helpers(table: dict[str, Any], registry: str) -> Iterator[tuple[str, str]]:
 
 def _keys(entries: dict[str, Any], registry: str, repository: str) -> list[str]:
     """The entries for a repository: those for most of its name first, as Podman has them."""
-    wanted = [
-        "/".join((name, *parts))
-        for parts in _beginnings(repository)
-        for name in _names(registry)
-    ]  # fmt: skip
+    parts = repository.split("/") if repository else []
+    lengths = range(len(parts), -1, -1)
+    wanted = ["/".join((name, *parts[:length])) for length in lengths for name in _names(registry)]
     exact = [key for key in wanted if key in entries]
     written_otherwise = [key for key in entries if key not in exact and _host(key) in _names(registry)]
     return exact + written_otherwise
-
-
-def _beginnings(repository: str) -> list[list[str]]:
-    parts = repository.split("/") if repository else []
-    return [parts[:length] for length in range(len(parts), -1, -1)]
 
 
 def _host(key: str) -> str | None:

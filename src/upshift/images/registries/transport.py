@@ -181,7 +181,9 @@ class RegistryTransport:
                 now = time.monotonic()
                 if now - since > self._silence:
                     if got - counted < _SLOWEST * self._silence:
-                        raise trickles(url, _SLOWEST)
+                        raise NoAnswer(
+                            f"{host_of(url)} sends less than {_SLOWEST:,} bytes a second", kind=SLOW
+                        )
                     counted, since = got, now
                 if whole and got > LARGEST:
                     raise NoAnswer(
@@ -240,11 +242,9 @@ class RegistryTransport:
             raise explained(error, url, silence) from None
 
     def _pool(self, scheme: str, netloc: str, proxy: str | None) -> urllib3.PoolManager:
-        folders = certificates_of(netloc) if scheme == "https" else []
-        key = (
-            f"{scheme} {netloc if folders else ''}",
-            proxy,
-        )  # certificates of one registry are for that alone
+        roots = CERTIFICATES if scheme == "https" else ()
+        folders = [folder for root in roots if (folder := Path(root, netloc)).is_dir()]
+        key = f"{scheme} {netloc if folders else ''}", proxy  # a registry's certificates are for it alone
         with self._lock:
             if key not in self._pools:
                 options: dict[str, Any] = {"maxsize": 8, "blocksize": _BLOCK}
@@ -356,11 +356,6 @@ def without_login(proxy: str) -> tuple[str, str | None]:
     return address, f"{unquote(parts.username)}:{unquote(parts.password or '')}"
 
 
-def certificates_of(registry: str) -> list[Path]:
-    """The folders with certificates for one registry alone."""
-    return [folder for root in CERTIFICATES if (folder := Path(root, registry)).is_dir()]
-
-
 def trusted(environ: Mapping[str, str], folders: list[Path]) -> ssl.SSLContext:
     """The authorities of the system (``SSL_CERT_FILE``, ``SSL_CERT_DIR``) and the other usual variables."""
     context = ssl.create_default_context()
@@ -450,11 +445,6 @@ def explained(error: Exception, url: str, silence: float, got: int = 0) -> NoAns
 def slow(url: str, seconds: float) -> NoAnswer:
     """The error for a server that has been silent for so long."""
     return NoAnswer(f"{host_of(url)} has not answered within {seconds:g} s", kind=SLOW)
-
-
-def trickles(url: str, rate: int) -> NoAnswer:
-    """The error for a server that sends too slowly to ever finish."""
-    return NoAnswer(f"{host_of(url)} sends less than {rate:,} bytes a second", kind=SLOW)
 
 
 def joined(base: str, to: str) -> str:
