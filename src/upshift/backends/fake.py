@@ -134,8 +134,8 @@ class FakeCluster:
     ----------
     script
         What becomes of each job.
-    capacity, jobs
-        What runs at once; None: any number.
+    capacity
+        What jobs share that run at once; None: any number.
     offer
         What a step gets; by default all that it asks for.
     instant
@@ -151,7 +151,6 @@ class FakeCluster:
         script: Script = complete_all,
         *,
         capacity: Hardware | None = None,
-        jobs: int | None = None,
         offer: Callable[[Ask], Offer] | None = None,
         instant: bool = True,
         capabilities: Capabilities | None = None,
@@ -159,7 +158,6 @@ class FakeCluster:
     ) -> None:
         self.script = script
         self.capacity = capacity
-        self.jobs = jobs
         self.offer = offer
         self.instant = instant
         self.capabilities = capabilities
@@ -296,9 +294,8 @@ class FakeBackend:
 
     def capacity(self) -> Capacity | None:
         """What the cluster was made with."""
-        if self._cluster.capacity is None and self._cluster.jobs is None:
-            return None
-        return Capacity(hardware=self._cluster.capacity, jobs=self._cluster.jobs)
+        hardware = self._cluster.capacity
+        return None if hardware is None else Capacity(hardware=hardware)
 
     def offer(self, ask: Ask) -> Offer:
         """What the cluster was made to offer; else all of it, but for fields that it cannot honour."""
