@@ -480,7 +480,7 @@ class Defaults(FlowSpec):
 
 def test_values_that_differ_are_not_merged(project: Project) -> None:
     flow(project, TRAINING.replace(', include=["name"]', ""))
-    failed = project.upshift("run", "flow.py", expect=1)
+    failed = project.upshift("run", "flow.py", "-p", "depths=[2, 4]", expect=1)
     for word in ("merge_artifacts: position, score have several values", "exclude=", "flow.py:"):
         assert word in failed.err
 

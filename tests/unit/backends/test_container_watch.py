@@ -16,7 +16,7 @@ from upshift.backends.base import Ended, Event, Logged, LogGrew
 from upshift.backends.docker.container import OwnFolder
 from upshift.backends.docker.device_broker import DeviceBroker
 from upshift.backends.docker.launching import KILLED, ContainerLaunch, Pool
-from upshift.backends.docker.watch import ContainerWatch
+from upshift.backends.docker.watch import TAKEN, TRIES, ContainerWatch
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.model.spec import Code, EntryPoint, Failure, Hardware, TaskId, TaskSpec
@@ -127,16 +127,58 @@ def test_what_is_said_of_another_attempt_in_the_same_container_is_not_told(told:
     assert told.events == [LogGrew(handle=NAME, size=2)]
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_what_a_container_that_serves_several_had_not_begun_is_run_again(
-    told: Told, monkeypatch: pytest.MonkeyPatch, begun: bool
+LOG = {"event": "log", "size": 2}
+ENDED = {"event": "ended", "problem": None}
+KILLED_FROM_OUTSIDE = f"the container was killed from outside (exit code {KILLED}), says Docker 0"
+
+
+@pytest.mark.parametrize(
+    ("heard", "code", "state", "reason", "message"),
+    [
+        ([ENDED], 0, {}, None, None),
+        ([ENDED | {"problem": "no store"}], 1, {}, "infrastructure", "no store"),
+        (
+            [ENDED | {"problem": "no store"}],
+            1,
+            {"_user": "ada"},
+            "infrastructure",
+            "no store (it runs as ada, who has to have access to the store; without user=… it runs as you)",
+        ),
+        ([], 137, {"_cancelled": 0}, "cancelled", "it was stopped before it could record anything"),
+        ([], 125, {"_ordered": False}, "infrastructure", "Docker 0 ended it with 125"),
+        ([], KILLED, {}, "infrastructure", KILLED_FROM_OUTSIDE),
+        ([LOG], 9, {}, "infrastructure", "the supervisor in the container died: exit code 9"),
+        (
+            [LOG],
+            TAKEN,
+            {"_tries": TRIES},
+            "infrastructure",
+            "somebody else took the devices each time when they were handed over",
+        ),
+        ([], TAKEN, {}, "again", None),
+        ([], KILLED, {"_container": "another"}, "again", None),
+        ([LOG], KILLED, {"_container": "another"}, "infrastructure", KILLED_FROM_OUTSIDE),
+        ([], KILLED, {"_container": "another", "_tries": TRIES}, "infrastructure", KILLED_FROM_OUTSIDE),
+    ],
+)
+def test_why_an_attempt_ended_is_told_or_it_is_run_again(
+    told: Told,
+    monkeypatch: pytest.MonkeyPatch,
+    heard: list[dict[str, object]],
+    code: int,
+    state: dict[str, object],
+    reason: str | None,
+    message: str | None,
 ) -> None:
     monkeypatch.setattr("upshift.backends.docker.launching.ran_out_of_memory", lambda *_: False)
-    told.watch._container, told.watch._ordered = "upshift-another", True
-    if begun:
-        told.watch._hear(json.dumps({"event": "log", "of": NAME, "size": 2}).encode())
-    told.watch._conclude(KILLED)
-    told.watch._finish(None)
+    watch = told.watch
+    for name, value in {"_ordered": True, "_user": None, **state}.items():
+        setattr(watch, name, value)
+    for line in heard:
+        watch._hear(json.dumps({"of": NAME, **line}).encode())
+    watch._conclude(code)
+    watch._finish(None)
     ends = [event for event in told.events if isinstance(event, Ended)]
-    assert [(end.handle, end.reason) for end in ends] == ([(NAME, "infrastructure")] if begun else [])
-    assert told.watch._ordered is begun
+    assert ends == ([] if reason == "again" else [Ended(handle=NAME, reason=reason, message=message)])
+    assert told.over == [watch]
+    assert watch._ordered is (reason != "again" and state.get("_ordered", True))
