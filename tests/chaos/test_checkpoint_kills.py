@@ -10,6 +10,7 @@ import pytest
 from victims import kill, seeds, start, victims
 
 import upshift
+from prepared import Prepared
 
 KILLS = 8
 LAST = 60
@@ -70,7 +71,7 @@ def training():
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("seed", seeds(1, 3))
 def test_a_training_that_is_killed_again_and_again_loses_nothing_that_was_saved(
-    seed: int, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepared: Prepared
 ) -> None:
     monkeypatch.setenv("RANKS", str(ranks))
     chance = random.Random(seed)
@@ -79,7 +80,9 @@ def test_a_training_that_is_killed_again_and_again_loses_nothing_that_was_saved(
     story = [f"seed {seed}, {ranks} ranks"]
     killed, run = 0, None
     while True:
-        process = start(tmp_path, *(["resume", run] if run else ["run", "training.py", "--no-cache"]))
+        process = start(
+            prepared, tmp_path, *(["resume", run] if run else ["run", "training.py", "--no-cache"])
+        )
         while process.returncode is None:
             try:
                 output, _ = process.communicate(timeout=chance.uniform(0.05, 0.9) if killed < KILLS else 90)

@@ -53,18 +53,24 @@ def expected(n: int) -> int:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", seeds(1, 4))
-def test_runs_are_right_whatever_gc_does_and_however_it_dies(seed: int, tmp_path: Path) -> None:
+def test_runs_are_right_whatever_gc_does_and_however_it_dies(
+    seed: int, tmp_path: Path, prepared: Prepared
+) -> None:
     chance = random.Random(seed)
     (tmp_path / "squares.py").write_text(PIPELINE)
     story = [f"seed {seed}"]
     for _ in range(ROUNDS):
         sizes = [chance.choice((5, 6)) for _ in range(2)]
         runs = [
-            start(tmp_path, "run", "squares.py", "-p", f"n={n}", "-p", f"salt={chance.randrange(3)}")
+            start(
+                prepared, tmp_path, "run", "squares.py", "-p", f"n={n}", "-p", f"salt={chance.randrange(3)}"
+            )
             for n in sizes
         ]
         killed = chance.random() < 0.4
-        collectors = [start(tmp_path, "gc", *chance.choice(((), ("--keep-last", "2")))) for _ in range(2)]
+        collectors = [
+            start(prepared, tmp_path, "gc", *chance.choice(((), ("--keep-last", "2")))) for _ in range(2)
+        ]
         for process in (*collectors, *(runs[:1] if killed else ())):
             try:
                 process.communicate(timeout=chance.uniform(0.1, 0.8))
@@ -75,19 +81,19 @@ def test_runs_are_right_whatever_gc_does_and_however_it_dies(seed: int, tmp_path
             output, _ = process.communicate(timeout=60)
             story.append(f"n={n}, exit {process.returncode}: {output[-400:]}")
             assert process.returncode == 0 or (killed and process is runs[0]), story
-        finish(tmp_path, story)
-    bounded(tmp_path, story)
+        finish(prepared, tmp_path, story)
+    bounded(prepared, tmp_path, story)
 
 
 def engine_or_server(chance: random.Random, engine: int) -> int:
     return chance.choice([engine, *victims(engine)["fork server"]])
 
 
-def finish(folder: Path, story: list[str]) -> None:
+def finish(prepared: Prepared, folder: Path, story: list[str]) -> None:
     """Every run that is kept can be read, and what was interrupted be finished."""
     for run in upshift.list_runs():
         if run.status != "completed":
-            resumed = start(folder, "resume", run.id)
+            resumed = start(prepared, folder, "resume", run.id)
             output, _ = resumed.communicate(timeout=60)
             story.append(f"resume {run.id}, exit {resumed.returncode}: {output[-400:]}")
             assert resumed.returncode == 0, story
@@ -96,11 +102,11 @@ def finish(folder: Path, story: list[str]) -> None:
         assert len(run["numbers"].output) == run.params["n"], (run, story)  # type: ignore[arg-type]
 
 
-def bounded(folder: Path, story: list[str]) -> None:
+def bounded(prepared: Prepared, folder: Path, story: list[str]) -> None:
     """One run is kept, with what it needs and nothing else; and what it did is reused."""
     home = Path(os.environ["UPSHIFT_HOME"])
     for _ in range(2):  # what gc found claimed at its beginning goes with the next one
-        done = start(folder, "gc", "--keep-last", "1", "--json")
+        done = start(prepared, folder, "gc", "--keep-last", "1", "--json")
         output, _ = done.communicate(timeout=60)
         assert done.returncode == 0, (output, story)
     kept = json.loads(output)["kept"]
@@ -112,7 +118,7 @@ def bounded(folder: Path, story: list[str]) -> None:
     assert kept["values"]["count"] <= 1 + (n + 1) + n + 2, (kept, story)
     assert os.listdir(home / "store" / "claims") == []
     assert len(list((home / "store" / "runs").iterdir())) <= 1 + 2 * ROUNDS
-    again = start(folder, "run", "squares.py", "-p", f"n={n}", "-p", f"salt={run.params['salt']}")
+    again = start(prepared, folder, "run", "squares.py", "-p", f"n={n}", "-p", f"salt={run.params['salt']}")
     output, _ = again.communicate(timeout=60)
     assert again.returncode == 0, output
     newest = upshift.get_run("latest")
@@ -141,5 +147,5 @@ def test_gc_in_a_loop_while_runs_start_and_end(
         finally:
             over.set()
         collector.result()
-    finish(tmp_path, [])
-    bounded(tmp_path, [])
+    finish(prepared, tmp_path, [])
+    bounded(prepared, tmp_path, [])

@@ -12,6 +12,7 @@ import pytest
 from victims import EXPECTED, SOURCE, kill, seeds, start, victims
 
 import upshift
+from prepared import Prepared
 from upshift.runtime.storage.store import open_store
 
 KILLS = 10
@@ -20,14 +21,18 @@ KILLS = 10
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", seeds(2, 8))
-def test_a_run_that_is_killed_again_and_again_ends_as_an_undisturbed_one(seed: int, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_again_and_again_ends_as_an_undisturbed_one(
+    seed: int, tmp_path: Path, prepared: Prepared
+) -> None:
     chance = random.Random(seed)
     (tmp_path / "squares.py").write_text(SOURCE)
     (tmp_path / "witness").mkdir()
     story = [f"seed {seed}"]
     killed, run = 0, None
     while True:
-        process = start(tmp_path, *(["resume", run] if run else ["run", "squares.py", "--no-cache"]))
+        process = start(
+            prepared, tmp_path, *(["resume", run] if run else ["run", "squares.py", "--no-cache"])
+        )
         output = ""
         if killed < KILLS:
             try:

@@ -16,6 +16,7 @@ import pytest
 from victims import kill, seeds, start
 
 import upshift
+from prepared import Prepared
 
 KILLS = 5
 SOURCE = '''
@@ -82,7 +83,7 @@ def freeze(processes: list[psutil.Process]) -> bool:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", seeds(1, 3))
 def test_nodes_that_are_killed_again_and_again_end_as_undisturbed_ones(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepared: Prepared
 ) -> None:
     monkeypatch.setenv("UPSHIFT_NODES_SILENCE", "1.5")
     chance = random.Random(seed)
@@ -93,7 +94,7 @@ def test_nodes_that_are_killed_again_and_again_end_as_undisturbed_ones(
     killed, run = 0, None
     while True:
         first = ["run", "nodes.py", "--on", "three", "--no-cache"]
-        process = start(tmp_path, *(["resume", run] if run else first))
+        process = start(prepared, tmp_path, *(["resume", run] if run else first))
         output = ""
         if killed < KILLS:
             try:

@@ -15,6 +15,7 @@ from test_kills import check
 from victims import SOURCE, children, kill, seeds, start
 
 import upshift
+from prepared import Prepared
 from slurm_here import slurm_here
 
 KILLS = int(os.environ.get("UPSHIFT_TEST_KILLS", 6))
@@ -24,7 +25,7 @@ KILLS = int(os.environ.get("UPSHIFT_TEST_KILLS", 6))
 @pytest.mark.timeout(240 + 10 * KILLS)
 @pytest.mark.parametrize("seed", seeds(1, 2))
 def test_a_run_on_slurm_that_is_killed_again_and_again_ends_as_an_undisturbed_one(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepared: Prepared
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", slurm_here().environment["SLURM_CONF"])
     chance = random.Random(seed)
@@ -33,7 +34,7 @@ def test_a_run_on_slurm_that_is_killed_again_and_again_ends_as_an_undisturbed_on
     story, killed, run = [f"seed {seed}"], 0, None
     while True:
         arguments = ["resume", run] if run else ["run", "squares.py", "--on", "slurm", "--no-cache"]
-        process = start(tmp_path, *arguments)
+        process = start(prepared, tmp_path, *arguments)
         output = ""
         while killed < KILLS and process.returncode is None:
             try:

@@ -10,8 +10,12 @@ import datetime
 import os
 import signal
 import subprocess
-import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
+
+from prepared import Interpreter, Prepared
+from project import as_users_have_it
 
 SOURCE = '''
 import fcntl, os, time
@@ -115,15 +119,37 @@ def kill(pid: int) -> bool:
     return False
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """An ``upshift`` command in the project, with a witness folder."""
-    environment = dict(os.environ)
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile everything
-    return subprocess.Popen(
-        [sys.executable, "-m", "upshift", *arguments],
-        cwd=folder,
-        env=environment | {"WITNESS": str(folder / "witness")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+class Started:
+    """An ``upshift`` command that runs, with what it prints, as ``subprocess.Popen`` gives it."""
+
+    def __init__(self, interpreter: Interpreter, folder: Path, arguments: Sequence[str]) -> None:
+        reading, writing = os.pipe()
+        with open(os.devnull, "rb") as nothing, open(writing, "wb") as end:
+            streams = (nothing.fileno(), end.fileno(), end.fileno())
+            environment = {**as_users_have_it(os.environ), "WITNESS": str(folder / "witness")}
+            self._command = interpreter.start(arguments, folder, environment, streams)
+        self.pid = self._command.pid
+        self.returncode: int | None = None
+        self._output = ""
+        self._reader = threading.Thread(target=self._read, args=(reading,), daemon=True)
+        self._reader.start()
+
+    def _read(self, reading: int) -> None:
+        with open(reading, encoding="utf-8", errors="replace") as output:
+            self._output = output.read()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """All of its output, once it has ended. Raises ``subprocess.TimeoutExpired``."""
+        self._reader.join(timeout)
+        if self._reader.is_alive():
+            raise subprocess.TimeoutExpired("upshift", timeout or 0)
+        if self.returncode is None:
+            self.returncode = self._command.wait()
+        return self._output, None
+
+
+def start(prepared: Prepared, folder: Path, *arguments: str) -> Started:
+    """An ``upshift`` command in the project, with a witness folder, in a fork of an interpreter."""
+    interpreter = prepared.interpreter(as_users_have_it(os.environ))
+    assert interpreter is not None
+    return Started(interpreter, folder, arguments)
