@@ -8,15 +8,19 @@ from typing import Any
 import pytest
 
 import upshift
+from prepared import Prepared
 from project import Outcome, Project
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits" / "pipeline.py"
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def example(tmp_path_factory: pytest.TempPathFactory, prepared: Prepared) -> Project:
     base = tmp_path_factory.mktemp("digits")
-    return Project(base / "project", base / "home")
+    libraries = [
+        f"sklearn.{name}" for name in ("datasets", "ensemble", "model_selection", "neighbors", "svm")
+    ]
+    return Project(base / "project", base / "home", prepared, libraries)
 
 
 @pytest.fixture(scope="module")
