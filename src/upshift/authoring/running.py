@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,9 +28,7 @@ from upshift.runtime.usercode.tracebacks import raised_by, user_line, user_text
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions
-    from upshift.engine.preflight import NamedImage
     from upshift.images.base import Announce
-    from upshift.images.building.builder import Destination
     from upshift.model.configuration import Configuration
     from upshift.model.graph import Graph
     from upshift.report.progress import Progress
@@ -87,7 +85,7 @@ def start(
 
 def executor_of(options: RunOptions, configuration: Configuration) -> Callable[..., Run[Any]]:
     """What does a run: an engine in this process, what submits one, or what has a tool do all of it."""
-    if is_tools(configuration, options.target):
+    if by_tool(configuration, options.target):
         from upshift.engine import orchestrated
 
         return orchestrated.execute
@@ -121,15 +119,11 @@ def plan(
     Raises
     ------
     UpshiftError
-        The pipeline cannot be composed, or the configuration is wrong. An exception of the pipeline
-        function itself is a GraphError, with the user's own traceback in it.
+        As for :func:`composed`.
     """
     from upshift.engine.forecast import make_plan
 
-    options, configuration, store = prepared(pipeline, options)
-    with store.claims.held():
-        with as_graph_errors(pipeline):
-            graph = pipeline.build(arguments, store)
+    with composed(pipeline, arguments, options) as (graph, options, configuration):
         return make_plan(
             graph,
             code=code_of(pipeline.callee.function),
@@ -143,47 +137,22 @@ def plan(
 
 
 @contextmanager
-def images_of(
-    pipeline: Runnable,
-    arguments: Mapping[str, object],
-    *,
-    options: RunOptions,
-    steps: Sequence[str] = (),
-    destination: Destination | None = None,
-    builds: bool = False,
-    update: bool = False,
-    announce: Announce | None = None,
-) -> Iterator[tuple[NamedImage, ...]]:
-    """The images that the steps of a pipeline would run in, as long as this is open.
-
-    Parameters
-    ----------
-    steps, destination, builds, update
-        As for :func:`upshift.engine.preflight.named_images`.
+def composed(
+    pipeline: Runnable, arguments: Mapping[str, object], options: RunOptions
+) -> Iterator[tuple[Graph, RunOptions, Configuration]]:
+    """The graph of a pipeline that is looked at and not run, while its values are kept in the store.
 
     Raises
     ------
     UpshiftError
-        As for :func:`plan`, and what is wrong with the settings of a step.
+        The pipeline cannot be composed, or the configuration is wrong. An exception of the pipeline
+        function itself is a GraphError, with the user's own traceback in it.
     """
-    from upshift.engine.preflight import named_images
-
     options, configuration, store = prepared(pipeline, options)
     with store.claims.held():
         with as_graph_errors(pipeline):
             graph = pipeline.build(arguments, store)
-        with named_images(
-            graph,
-            project=code_of(pipeline.callee.function).project,
-            configuration=configuration,
-            options=options,
-            steps=steps,
-            destination=destination,
-            builds=builds,
-            update=update,
-            announce=announce,
-        ) as images:
-            yield images
+        yield graph, options, configuration
 
 
 def prepared(
@@ -194,7 +163,7 @@ def prepared(
     options = merged(pipeline, options)
     configuration = load_configuration()
     address = configuration.store_address(configuration.target(options.target))
-    if not runs or not is_tools(configuration, options.target):
+    if not runs or not by_tool(configuration, options.target):
         return options, configuration, open_store(address, **configuration.store_options)
     from upshift.engine.tool_runs import opened  # other targets have no tool
 
@@ -206,7 +175,7 @@ def prepared(
     return options, configuration, store
 
 
-def is_tools(configuration: Configuration, target: str | None) -> bool:
+def by_tool(configuration: Configuration, target: str | None) -> bool:
     """Whether a target's tool runs whole pipelines by itself."""
     return not capabilities_of(configuration.target(target)).steps
 

@@ -160,8 +160,10 @@ def _images(
     builds: bool = False,
     update: bool = False,
 ) -> Iterator[tuple[NamedImage, ...]]:
-    from upshift.authoring.running import images_of
+    from upshift.authoring.project import code_of
+    from upshift.authoring.running import composed
     from upshift.engine import RunOptions
+    from upshift.engine.preflight import named_images
     from upshift.errors import UsageError
 
     if registry is not None and target:
@@ -177,16 +179,20 @@ def _images(
         registry = registry.rstrip("/")
         Reference.parse(f"{registry}/upshift")  # else a mistake in it were told of each image
         destination = Destination(platform="linux/amd64", registry=registry)
-    with images_of(
-        pipeline,
-        arguments,
-        options=RunOptions(target=target),
-        steps=steps,
-        destination=destination,
-        builds=builds,
-        update=update,
-        announce=shared.announce,
-    ) as images:
+    with (
+        composed(pipeline, arguments, RunOptions(target=target)) as (graph, options, configuration),
+        named_images(
+            graph,
+            project=code_of(pipeline.callee.function).project,
+            configuration=configuration,
+            options=options,
+            steps=steps,
+            destination=destination,
+            builds=builds,
+            update=update,
+            announce=shared.announce,
+        ) as images,
+    ):
         yield images
 
 

@@ -24,6 +24,7 @@ class Memo:
         self._question = list(question)
         name = hashlib.sha256("\0".join(question).encode("utf-8", "surrogateescape")).hexdigest()[:32]
         self._path = home() / "memo" / f"{name}.json"
+        self._asked = time.time_ns()  # what is watched is looked at from now on
 
     def recall(self) -> Any:
         """The answer, if nothing that was watched has changed since; else None."""
@@ -41,9 +42,9 @@ class Memo:
                 return None
         return answer
 
-    def remember(self, answer: Any, watched: Mapping[str, Signature | None], *, since: int) -> None:
+    def remember(self, answer: Any, watched: Mapping[str, Signature | None]) -> None:
         """Keep an answer, with the files and folders that it depends on."""
-        if any(max(seen[1:3]) > since - SETTLED for seen in watched.values() if seen is not None):
+        if any(max(seen[1:3]) > self._asked - SETTLED for seen in watched.values() if seen is not None):
             return
         content = json.dumps({"question": self._question, "watched": watched, "answer": answer})
         # A memo only saves time: where it cannot be written the answer is worked out again.
@@ -51,8 +52,3 @@ class Memo:
             make_folder(self._path.parent)
             with replacing(self._path) as draft:
                 draft.write_text(content, encoding="ascii")
-
-
-def now() -> int:
-    """Nanoseconds since the epoch, for ``since``."""
-    return time.time_ns()

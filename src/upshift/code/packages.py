@@ -20,7 +20,7 @@ import attrs
 
 from upshift._version import __version__
 from upshift.code.gitignore import IgnoreFile
-from upshift.code.memo import Memo, now
+from upshift.code.memo import Memo
 from upshift.errors import UsageError
 from upshift.model.home import home
 from upshift.model.settings.secrets import is_secret_file
@@ -102,13 +102,12 @@ def make_package(
     known = memo.recall()
     if known is not None and store.find(known["digest"]):
         return decode(Package, known)
-    since = now()
     scan = Scan(project, map(Path, kept_out))
     _refuse_too_large(scan.root, scan.files)
     digest, size = store.put(_archive(scan.files))
     names = tuple(entry.name for entry in scan.files)
     package = Package(digest=digest, bytes=size, files=names, left_out=scan.left_out)
-    memo.remember(encode(package), scan.watched, since=since)
+    memo.remember(encode(package), scan.watched)
     return package
 
 

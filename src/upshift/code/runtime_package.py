@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Union
 import upshift
 from upshift._version import __version__
 from upshift.code import bootstrap as program
-from upshift.code.memo import Memo, now
+from upshift.code.memo import Memo
 from upshift.errors import MissingExtra, StoreError
 from upshift.runtime.storage.files import Signature, signature_of
 
@@ -175,7 +175,6 @@ def packed(
     known = memo.recall()
     if known is not None and store.find(str(known)):
         return str(known)
-    since = now()
     watched: Watched = {}
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", compression) as archive:
@@ -183,7 +182,7 @@ def packed(
         for name, path in sorted(sources(watched)):
             _add(archive, name, Path(path).read_bytes())
     digest, _ = store.put(content.getbuffer(), algorithm="sha256")  # which any Python can compare
-    memo.remember(digest, watched, since=since)
+    memo.remember(digest, watched)
     return digest
 
 

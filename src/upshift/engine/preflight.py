@@ -195,12 +195,11 @@ def named_images(
     project: str,
     configuration: Configuration,
     options: RunOptions,
-    steps: Sequence[str] = (),
-    destination: Destination | None = None,
-    builds: bool = False,
-    update: bool = False,
-    announce: Announce | None = None,
-    open_backend: OpenBackend = open_registered,
+    steps: Sequence[str],  # that are meant; none: all of them
+    destination: Destination | None,  # where the images are to run; None: on the steps' targets
+    builds: bool,  # whether they may be made
+    update: bool,  # whether requirements are resolved anew
+    announce: Announce,
 ) -> Iterator[tuple[NamedImage, ...]]:
     """The images of a graph's steps, equal ones once; they can be made as long as this is open."""
     wanted = _steps(graph, steps)
@@ -215,8 +214,7 @@ def named_images(
         ) as prepared:
             yield _grouped(prepared, dict.fromkeys(wanted, destination.registry or ""))
         return
-    inbox: SimpleQueue[Any] = SimpleQueue()
-    places = open_targets(graph, configuration, options.target, inbox=inbox, open_backend=open_backend)
+    places = open_targets(graph, configuration, options.target, inbox=SimpleQueue())
     try:
         granted = {
             name: p.offer.granted for name, p in proposals(graph, places, strict=options.strict).items()

@@ -37,7 +37,7 @@ def replanned(
 
 
 def with_more_memory(
-    plan: GrantPlan, definition: StepDefinition, *, reached: int, factor: float, project: str | None = None
+    plan: GrantPlan, definition: StepDefinition, *, reached: int, factor: float, project: str
 ) -> tuple[GrantPlan, str]:
     """The plan of the next attempt, and what is different then, in words.
 
@@ -89,7 +89,7 @@ def without_lost_nodes(
     definition: StepDefinition,
     lost: str | None,  # the node by which the last attempt failed; None: it is not known
     *,
-    project: str | None = None,
+    project: str,
 ) -> tuple[GrantPlan, str | None]:
     """The plan of the next attempt of a step on several nodes, and what is different then, in words.
 

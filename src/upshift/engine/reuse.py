@@ -321,17 +321,14 @@ class History:
 
     def why(self, task: TaskState, inputs: Mapping[str, Value]) -> str:
         """What is different from the newest earlier result of the same step."""
-        name = task.node.node.name
-        if name not in self._tasks:
-            self._compare(task.node)
-        earlier = self._tasks[name]
+        earlier = self._earlier_tasks(task.node)
         if earlier is None:
             return "first run"
         run, rows = earlier
         row = rows.get(task.index)
         if row is None or row.status != COMPLETED:
             return "first run of this task"
-        different = self._by_node[name]
+        different = self._by_node[task.node.node.name]
         if different is not None:
             return different
         if task.key is not None and same_work(row.key, task.key):
@@ -344,17 +341,11 @@ class History:
 
     def changed(self, state: NodeState) -> str | None:
         """What is different about a node from its newest earlier result, inputs apart."""
-        name = state.node.name
-        if name not in self._tasks:
-            self._compare(state)
-        return "first run" if self._tasks[name] is None else self._by_node[name]
+        return "first run" if self._earlier_tasks(state) is None else self._by_node[state.node.name]
 
     def degraded(self, task: TaskState) -> str | None:
         """How the newest earlier result was made, if with less than asked for."""
-        name = task.node.node.name
-        if name not in self._tasks:
-            self._compare(task.node)
-        earlier = self._tasks[name]
+        name, earlier = task.node.node.name, self._earlier_tasks(task.node)
         if earlier is None:
             return None
         if name not in self._degraded:
@@ -365,6 +356,12 @@ class History:
             return None
         how = how_degraded(made.task, self._catalog, self._store)
         return f"the result of run {made.task.run} was made {how}"
+
+    def _earlier_tasks(self, state: NodeState) -> tuple[str, dict[int | None, TaskRow]] | None:
+        """The newest earlier run that completed tasks of a node, and these; None: there is none."""
+        if state.node.name not in self._tasks:
+            self._compare(state)
+        return self._tasks[state.node.name]
 
     def _compare(self, state: NodeState) -> None:
         name = state.node.name

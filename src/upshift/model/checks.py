@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from upshift.errors import SettingsError, UsageError, suggestion, user_location
+from upshift.errors import SettingsError, suggestion, user_location
 
 MOST_CPUS = 100_000
 MOST_DEVICES = 10_000
@@ -131,36 +131,6 @@ def small_text(file: Path) -> str:
         raise ValueError(error.strerror or str(error)) from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-
-
-def read_small(
-    file: Path, parse: Callable[[str], Any], *, form: str, kind: type[UsageError], fix: str | None = None
-) -> Any:
-    """What a file of the user's says, as ``parse`` reads it.
-
-    Parameters
-    ----------
-    parse
-        Raises ValueError for what it cannot read.
-    form
-        What the file should be: ``"TOML"``.
-    kind, fix
-        The error, and what to do, if it is not.
-
-    Raises
-    ------
-    UsageError
-        It cannot be read, is too large, or has another form.
-    """
-    try:
-        text = small_text(file)
-    except ValueError as error:
-        raise kind(f"{file} cannot be read: {error}", fix=f"Name a {form} file that you can read.") from None
-    try:
-        return parse(text)
-    except (ValueError, RecursionError) as error:
-        why = "It is nested too deeply." if isinstance(error, RecursionError) else str(error)
-        raise kind(f"{file} is not valid {form}", why=why, fix=fix) from None
 
 
 T = TypeVar("T", bound=type)

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from upshift.errors import ConfigError, NotFound, nearest, suggestion
-from upshift.model.checks import MOST_TEXT, in_bucket, read_small, shown, unfit
+from upshift.model.checks import MOST_TEXT, in_bucket, shown, small_text, unfit
 from upshift.model.home import home, working_folder
 from upshift.model.settings.sizes import SPAN_FORMS, parse_size, parse_span
 
@@ -301,5 +301,14 @@ def _parse(file: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
 
-    table: dict[str, Any] = read_small(file, tomllib.loads, form="TOML", kind=ConfigError)
+    try:
+        text = small_text(file)
+    except ValueError as error:
+        fix = "Name a TOML file that you can read."
+        raise ConfigError(f"{file} cannot be read: {error}", fix=fix) from None
+    try:
+        table: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = "It is nested too deeply." if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"{file} is not valid TOML", why=why) from None
     return table

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from upshift.code.fingerprint import facts
-from upshift.code.memo import Memo, now
+from upshift.code.memo import Memo
 from upshift.model.configuration import Configuration
 from upshift.model.home import home, make_folder
 from upshift.model.spec import TaskId
@@ -36,7 +36,7 @@ MAKERS: dict[str, Callable[[], object]] = {
     "catalog": lambda: open_catalog(Configuration()).count(),
     "store": lambda: open_store(str(home() / "store")).put(b"content"),
     "lease": lambda: Lease("20261123-120000-abcd", str(home() / "store")).release(),
-    "memo": lambda: Memo("question").remember(1, {}, since=now()),
+    "memo": lambda: Memo("question").remember(1, {}),
     "facts of code": lambda: facts.keep(home() / "memos" / "facts", b"content"),
     "devices": lambda: occupants.note(["GPU-1"], TaskId(run="r1", step="one")),
     "folder": lambda: files.make_folder(str(home() / "store" / "seals")),

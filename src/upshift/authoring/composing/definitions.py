@@ -6,7 +6,7 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,8 @@ from upshift.runtime.usercode import cells
 from upshift.runtime.usercode import modules as usercode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions, StepOptions
-    from upshift.model.spec.task import EntryPoint
-    from upshift.runtime.storage.store import Store
     from upshift.runtime.usercode.modules import Stamp
 
 

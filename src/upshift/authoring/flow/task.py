@@ -25,7 +25,6 @@ from upshift.runtime.streams import tell
 from upshift.runtime.usercode.tracebacks import user_text
 
 if TYPE_CHECKING:
-    from upshift.authoring.flow.definition import Flow
     from upshift.model.spec.task import Failure
 
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from upshift.code.memo import Memo, now
+from upshift.code.memo import Memo
 from upshift.errors import MissingExtra, SettingsError
 from upshift.model.checks import small_text
 from upshift.model.settings.secrets import secret_in
@@ -82,12 +82,12 @@ def _digest_of(path: Path) -> str:
     if path.stat().st_size < _REMEMBERED:
         return _hashed(path)
     path = path.resolve()
-    memo, since, seen = Memo("sha256", str(path)), now(), signature_of(str(path))
+    memo, seen = Memo("sha256", str(path)), signature_of(str(path))
     known = memo.recall()
     if isinstance(known, str):
         return known
     digest = _hashed(path)
-    memo.remember(digest, {str(path): seen}, since=since)
+    memo.remember(digest, {str(path): seen})
     return digest
 
 

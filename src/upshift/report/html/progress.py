@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TextIO
 
 from upshift.model.spec.task import TaskId
-from upshift.model.spec.telemetry import MetricValue
 from upshift.report.human import about, count, duration
 from upshift.report.progress import ImageChange, TaskChange
-from upshift.report.terminal.layout import Outlet, Page, cleaned, label
-from upshift.report.terminal.plain import Announcer
-from upshift.report.terminal.tally import Clock, RunTally, StepTally, ending
+from upshift.report.terminal.layout import Page, cleaned, label
+from upshift.report.terminal.redrawn import Redrawn
+from upshift.report.terminal.tally import Clock, StepTally, ending
 
 if TYPE_CHECKING:
     from upshift.report.html.objects import Box
@@ -29,111 +27,57 @@ Show = Callable[[Mapping[str, str]], None]
 """Shows a block, as text by MIME type, in place of the one before."""
 
 
-class NotebookProgress:
+class NotebookProgress(Redrawn):
     """Progress as a block of HTML; the error that the cell ends with has the traceback."""
 
     shows = False
 
     def __init__(self, show: Show, output: TextIO, clock: Clock = time.monotonic) -> None:
-        self._show = show
-        self._output = Outlet(output)
-        self._tally = RunTally(clock)
-        self._announcer = Announcer(self._tally, Page())
+        super().__init__(output, Page(), clock, pause=PAUSE)
+        self._show_block = show
         self._warnings: dict[str, None] = {}
         self._failures: list[str] = []
         self._failed = 0
         self._end: tuple[str, float] | None = None
-        self._drawn = clock() - PAUSE
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
-        with self._lock:
-            self._tally.start(run, pipeline, target, steps)
-        self._changed()
-
-    def step_sized(self, step: str, tasks: int) -> None:
-        with self._lock:
-            self._tally.size(step, tasks)
-        self._changed()
 
     def image_changed(self, change: ImageChange) -> None:
         with self._lock:
             self._tally.image(change)
             if change.status == "failed":
                 self._warn(ending(change))
-        self._changed()
-
-    def task_changed(self, change: TaskChange) -> None:
-        with self._lock:
-            self._tally.change(change)
-            if change.retry_in is not None:
-                self._warn(self._announcer.failure(change))
-            elif change.status == "failed":
-                self._failed += 1
-                self._failures.append(_failure(change))
-            self._warn(self._announcer.verdict(change))
-        if self._thread is None and change.status == "running":
-            # Not before: with a second thread no process can fork safely; by now the fork server is there.
-            self._thread = threading.Thread(target=self._keep_drawing, name="run display", daemon=True)
-            self._thread.start()
-        self._changed()
+        self._show()
 
     def notice(self, text: str, *, task: TaskId | None = None) -> None:
         with self._lock:
             self._warn(self._announcer.notice(text, task.step if task else None))
-        self._changed()
+        self._show()
 
     def output(self, task: TaskId, text: str) -> None:
         prefix = label(str(task), screen=False)
         self._output.write("".join(f"{prefix}{line}\n" for line in text.removesuffix("\n").split("\n")))
 
-    def unfinished(self, task: TaskId, text: str) -> None:
-        with self._lock:
-            self._tally.unfinished.pop(str(task), None)
-            if text:
-                plain = _COLOURS.sub("", cleaned(text))
-                self._tally.unfinished[str(task)] = plain.split("\n")
-        self._changed()
-
-    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> None:
-        with self._lock:
-            self._tally.logged(task, values, step)
-        self._changed()
-
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         self._end = (status, seconds)
         self.close()
 
-    def close(self) -> None:
-        """Draw for the last time. Further calls do nothing."""
-        if self._over.is_set():
-            return
-        self._over.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._tally.run:
-            self._draw()
+    def _tell_of(self, change: TaskChange) -> None:
+        if change.retry_in is not None:
+            self._warn(self._announcer.failure(change))
+        elif change.status == "failed":
+            self._failed += 1
+            self._failures.append(_failure(change))
+        self._warn(self._announcer.verdict(change))
+
+    def _as_drawn(self, line: str) -> str:
+        return _COLOURS.sub("", cleaned(line))
 
     def _warn(self, text: str | None) -> None:
         if text is not None:
             self._warnings[text] = None
 
-    def _changed(self) -> None:
-        if self._thread is not None:
-            self._wake.set()
-        elif self._tally.run and self._tally.clock() - self._drawn >= PAUSE:
-            self._draw()
-
-    def _keep_drawing(self) -> None:
-        while not self._over.is_set():
-            self._draw()
-            self._wake.wait(1.0)  # the block shows seconds that pass
-            self._wake.clear()
-            self._over.wait(PAUSE)
+    def _show(self) -> None:
+        if self._tally.run:
+            super()._show()
 
     def _draw(self) -> None:
         from upshift.report.html.objects import html_of
@@ -142,7 +86,7 @@ class NotebookProgress:
         with self._lock:
             box = self._box()
         said = " · ".join(filter(None, (f"{box.head} {box.status}".strip(), *box.facts)))
-        self._show({"text/html": html_of(box), "text/plain": said})
+        self._show_block({"text/html": html_of(box), "text/plain": said})
 
     def _box(self) -> Box:
         from upshift.report.html.objects import Box, shortened

@@ -36,7 +36,7 @@ from upshift.report.terminal.layout import (
 from upshift.report.terminal.tally import Clock, Pace, ending, image_of, making
 
 if TYPE_CHECKING:
-    from upshift.images.base import Finding, Image, Progress
+    from upshift.images.base import Progress
     from upshift.images.built import BuiltImage
     from upshift.images.preparing import Prepared
 

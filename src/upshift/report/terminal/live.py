@@ -6,18 +6,15 @@
     task_changed ──► tally ─┐
     notice, output ► backlog ┴─ wake ────► clear the table, print the backlog, draw the table
 
-The engine never waits for the terminal: it leaves notes under a lock and goes on. The display
-thread starts with the first task that runs and not before, because a process with a second thread
-cannot fork safely and by then the fork server exists.
+The threads, and when the second one starts: :mod:`upshift.report.terminal.redrawn`.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 import attrs
@@ -25,18 +22,15 @@ from rich.console import Console
 from rich.text import Text
 
 from upshift.model.spec.task import TaskId
-from upshift.model.spec.telemetry import MetricValue
 from upshift.report.human import about, count, elapsed
 from upshift.report.progress import ImageChange, TaskChange
 from upshift.report.terminal.layout import STATUS_STYLES, Outlet, Page, cleaned, label
-from upshift.report.terminal.plain import Announcer
+from upshift.report.terminal.redrawn import Redrawn
 from upshift.report.terminal.tally import Clock, RunTally, StepTally, ending
 from upshift.report.views.records import brief
 
 PAUSE = 0.1
 """Seconds, at least, between two drawings."""
-SHARE = 20
-"""A drawing that took a second is followed by a pause of at least this many."""
 BACKLOG = 1_000_000
 """Characters that may wait for the terminal; more is left out and counted."""
 _COLOURS = ("cyan", "magenta", "green", "blue", "yellow")
@@ -56,7 +50,7 @@ _GLYPHS = {
 _URGENCY = {"running": 0, "failed": 1, "pending": 2}
 
 
-class LiveProgress:
+class LiveProgress(Redrawn):
     """Progress on a terminal."""
 
     shows = True
@@ -65,31 +59,14 @@ class LiveProgress:
         self._console = Console(file=progress, highlight=False)
         colour = self._console.color_system is not None and not self._console.no_color
         self._page = Page(colour=colour)
-        self._tally = RunTally(clock)
-        self._announcer = Announcer(self._tally, self._page)
+        super().__init__(output, self._page, clock, pause=PAUSE)
         self._progress = Outlet(progress)
-        self._output = Outlet(output)
         self._shared = _same_terminal(progress, output)
         self._on_terminal = output.isatty()
-        self._lock = threading.Lock()
         self._backlog: list[tuple[Outlet, str]] = []
         self._waiting = 0
         self._left_out = 0
         self._height = 0
-        self._drawn = clock() - PAUSE
-        self._wake = threading.Event()
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def run_started(self, run: str, pipeline: str, target: str, steps: list[str]) -> None:
-        with self._lock:
-            self._tally.start(run, pipeline, target, steps)
-        self._show()
-
-    def step_sized(self, step: str, tasks: int) -> None:
-        with self._lock:
-            self._tally.size(step, tasks)
-        self._show()
 
     def image_changed(self, change: ImageChange) -> None:
         if change.progress is not None:
@@ -99,17 +76,6 @@ class LiveProgress:
             self._tally.image(change)
             if change.status != "making":
                 self._tell(ending(change))
-        self._show()
-
-    def task_changed(self, change: TaskChange) -> None:
-        with self._lock:
-            self._tally.change(change)
-            if change.attempt_failed:
-                self._tell(self._announcer.failure(change))
-            self._tell(self._announcer.verdict(change))
-        if self._thread is None and change.status == "running":
-            self._thread = threading.Thread(target=self._keep_drawing, name="run display", daemon=True)
-            self._thread.start()
         self._show()
 
     def notice(self, text: str, *, task: TaskId | None = None) -> None:
@@ -139,33 +105,17 @@ class LiveProgress:
             self._backlog.append((self._output, printed))
         self._show()
 
-    def unfinished(self, task: TaskId, text: str) -> None:
-        with self._lock:
-            if text:
-                self._tally.unfinished[str(task)] = [cleaned(line) for line in text.split("\n")]
-            else:
-                self._tally.unfinished.pop(str(task), None)
-        self._show()
-
-    def logged(self, task: TaskId, values: Mapping[str, MetricValue], step: float | None) -> None:
-        with self._lock:
-            self._tally.logged(task, values, step)
-        self._show()
-
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         self.close()
         self._progress.write(self._announcer.closing(run, status, seconds) + "\n")
 
-    def close(self) -> None:
-        """Draw for the last time, and leave the table where it is. Further calls do nothing."""
-        if self._over.is_set():
-            return
-        self._over.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._tally.run:
-            self._draw()
+    def _tell_of(self, change: TaskChange) -> None:
+        if change.attempt_failed:
+            self._tell(self._announcer.failure(change))
+        self._tell(self._announcer.verdict(change))
+
+    def _as_drawn(self, line: str) -> str:
+        return cleaned(line)
 
     def _tell(self, text: str | None) -> None:
         if text is not None:
@@ -178,18 +128,8 @@ class LiveProgress:
     def _show(self) -> None:
         if self._over.is_set():
             self._print_backlog()
-        elif self._thread is not None:
-            self._wake.set()
-        elif self._tally.clock() - self._drawn >= PAUSE:
-            self._draw()
-
-    def _keep_drawing(self) -> None:
-        while not self._over.is_set():
-            self._wake.wait(1.0)  # the table shows seconds that pass
-            self._wake.clear()
-            began = time.monotonic()
-            self._draw()
-            self._over.wait(max(PAUSE, SHARE * (time.monotonic() - began)))
+        else:
+            super()._show()
 
     def _draw(self) -> None:
         self._drawn = self._tally.clock()

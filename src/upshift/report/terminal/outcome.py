@@ -25,7 +25,6 @@ from upshift.runs.history.values import best_of, mode_of
 from upshift.runtime.storage.metrics import of_rank, value_text
 
 if TYPE_CHECKING:
-    from upshift.model.spec.task import TaskId
     from upshift.model.spec.telemetry import MetricSummary, MetricValue
     from upshift.runs.history.attempts import Attempt
     from upshift.runs.history.runs import Run

@@ -22,7 +22,6 @@ from upshift.runtime.storage.metrics import newest, told, value_text
 
 if TYPE_CHECKING:
     from upshift.images.base import Progress
-    from upshift.report.progress import ImageChange
 
 ENDED = frozenset({"completed", "failed", "cancelled", "skipped"})
 _METRICS = 6
