@@ -274,14 +274,7 @@ class _Follower:
             by = run.stopped_by()
             self._progress.notice(f"{by} has cancelled it" if by else standing.message or _BY_SOMEBODY)
         self._progress.run_ended(row.id, row.status, (row.ended or row.started) - row.started)
-        failed = sum(tasks for _, how, tasks, _ in self._catalog.counts(run.id) if how == FAILED)
-        log = None
-        if first is not None:
-            path = run.store.log_path(first[0], first[2])
-            log = path if path.exists() else None
-        raise_unless_completed(
-            found, row.status, first, failed=failed, log=log, stacks=(), shown=self._progress.shows
-        )
+        raise_unless_completed(found, row.status, first, self._catalog, run.store, shown=self._progress.shows)
         return found
 
 

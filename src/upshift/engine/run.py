@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from upshift.engine.reuse import Reuse
 from upshift.engine.schedule import Clock, SystemClock
 from upshift.engine.specs import Keeper, Shipped, Specs, ship
 from upshift.engine.targets import OpenBackend, OpenTarget
+from upshift.engine.tasks import FAILED
 from upshift.engine.walk import Walk
 from upshift.errors import (
     EngineStopped,
@@ -41,11 +41,11 @@ from upshift.model.graph import Graph
 from upshift.model.home import home
 from upshift.model.settings.secrets import secret_files
 from upshift.model.settings.sizes import parse_size
-from upshift.model.spec.launch import Stack
 from upshift.model.spec.task import Code, Failure, TaskId
 from upshift.report.human import count, on_rank, worth_a_look
 from upshift.report.progress import Progress
 from upshift.runs.catalog.backlog import Backlog
+from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import forget_removed, open_catalog
 from upshift.runs.catalog.rows import Detached, RunRow, awaits_engine
 from upshift.runs.history.records import growth_of
@@ -226,22 +226,8 @@ class _Run:
                 self.progress.notice(line)
             driver, status = self._drive(lease, resumed=earlier is not None)
         run = Run(self.catalog.run(run_id), self.catalog, self.store)
-        log, result = None, None
-        if driver.first_failure is not None:
-            task, _, attempt = driver.first_failure
-            path = self.store.log_path(task, attempt)
-            log = path if path.exists() else None
-            result = self.store.read_result(task, attempt)
-        counts = self.catalog.counts(run_id) if driver.first_failure is not None else ()
-        failed = sum(tasks for _, how, tasks, _ in counts if how == "failed")
         raise_unless_completed(
-            run,
-            status,
-            driver.first_failure,
-            failed=failed,
-            log=log,
-            stacks=result.stacks if result is not None else (),
-            shown=self.progress.shows,
+            run, status, driver.first_failure, self.catalog, self.store, shown=self.progress.shows
         )
         if self.unpublished is not None:
             raise self.unpublished
@@ -404,12 +390,11 @@ class _Run:
 def raise_unless_completed(
     run: Run,
     status: str,
-    first: tuple[TaskId, Failure, int] | None,
+    first: tuple[TaskId, Failure, int] | None,  # the task that failed first, why, and in which attempt
+    catalog: Catalog,
+    store: Store,
     *,
-    failed: int,
-    log: Path | None,
-    stacks: Sequence[Stack],
-    shown: bool,
+    shown: bool,  # whether the traceback was shown while it ran
 ) -> None:
     """Raise the error of a run that failed or was cancelled; nothing for a completed one."""
     go_on = f"upshift resume {run.id} continues from the last completed step."
@@ -423,11 +408,14 @@ def raise_unless_completed(
     tried = f" in attempt {attempt}" if attempt > 1 else ""
     why = failure.traceback.rstrip() if failure.traceback and not shown else None
     advice = [failure.fix] if failure.fix else []
-    if log is not None:
+    log = store.log_path(task, attempt)
+    if log.exists():
         alone = "" if failure.rank is None else f" (that rank alone: --rank {failure.rank})"
         advice.append(f"upshift logs {run.id} {task.step} shows what it printed{alone}; the file is {log}")
-    if worth_a_look(failure, stacks):
+    result = store.read_result(task, attempt)
+    if worth_a_look(failure, () if result is None else result.stacks):
         advice.append(f"upshift show {run.id} --stacks shows where each rank was, call by call")
+    failed = sum(tasks for _, how, tasks, _ in catalog.counts(run.id) if how == FAILED)
     if failed > 1:
         advice.append(f"upshift show {run.id} lists {count(failed - 1, 'more task')} that failed")
     advice.append(go_on)

@@ -35,6 +35,18 @@ def attempt_of(run: Run) -> Attempt:
     return run["train"].tasks[0].attempts[-1]
 
 
+def error_of(run: Run, failure: Failure) -> RunFailed:
+    """The error of a run whose first failure is this one, in the first attempt of its training."""
+    store, attempt = run._records.store, run._catalog.attempts(run.id, "train")[0]
+    assert attempt.result is not None
+    store.create_result(attempt.result)
+    with pytest.raises(RunFailed) as error:
+        raise_unless_completed(
+            run, "failed", (attempt.task, failure, attempt.number), run._catalog, store, shown=True
+        )
+    return error.value
+
+
 def test_how_many_processes_stand_among_the_records(tmp_path: Path) -> None:
     lines = show_run(finetuning(tmp_path)).splitlines()
     (row,) = [line for line in lines if "processes" in line]
@@ -192,21 +204,9 @@ def test_processes_of_a_mapped_step_are_those_of_each_task() -> None:
 
 def test_the_error_of_a_run_names_the_rank_and_how_to_see_what_it_printed(tmp_path: Path) -> None:
     run = finetuning(tmp_path, failure=RAISED)
-    task = run["train"].tasks[0].row.task
-    with pytest.raises(RunFailed) as error:
-        raise_unless_completed(
-            run,
-            "failed",
-            (task, RAISED, 1),
-            failed=1,
-            log=tmp_path / "0.1.log",
-            stacks=stacks_of(4),
-            shown=True,
-        )
-    assert str(error.value).startswith("step train failed on rank 2, node gpu-b (user-error): ValueError: ")
-    assert f"upshift logs {run.id} train shows what it printed (that rank alone: --rank 2)" in str(
-        error.value
-    )
+    error = error_of(run, RAISED)
+    assert str(error).startswith("step train failed on rank 2, node gpu-b (user-error): ValueError: ")
+    assert f"upshift logs {run.id} train shows what it printed (that rank alone: --rank 2)" in str(error)
 
 
 def test_where_each_rank_was_is_shown_on_the_terminal_call_by_call(tmp_path: Path) -> None:
@@ -218,13 +218,8 @@ def test_where_each_rank_was_is_shown_on_the_terminal_call_by_call(tmp_path: Pat
     assert waiting.startswith("  train: ranks 0, 1 and 3 wait in all_reduce (train.py:31)\n    Thread 0x1 ")
     assert waiting.count('      File "train.py", line 31 in train\n') == 1
     assert 'File "data.py", line 9 in next_batch' in busy
-    task = run["train"].tasks[0].row.task
     for failure, told in ((HANG, True), (RAISED, False)):
-        with pytest.raises(RunFailed) as error:
-            raise_unless_completed(
-                run, "failed", (task, failure, 1), failed=1, log=None, stacks=stacks_of(4), shown=True
-            )
-        assert (command in str(error.value)) == told
+        assert (command in str(error_of(run, failure))) == told
     raised = finetuning(tmp_path / "2", failure=RAISED)
     assert "--stacks" not in show_run(raised) and "no stacks: " in show_run(raised, stacks=True)
 
