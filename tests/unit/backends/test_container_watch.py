@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
+from signal import Signals
 
 import attrs
 import pytest
@@ -21,6 +22,7 @@ from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.model.spec import Code, EntryPoint, Failure, Hardware, TaskId, TaskSpec
 from upshift.runtime.supervisor.devices.pool import Grant
+from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
 
 NAME = "upshift-one-1-0123456789ab"
 
@@ -182,3 +184,17 @@ def test_why_an_attempt_ended_is_told_or_it_is_run_again(
     assert ends == ([] if reason == "again" else [Ended(handle=NAME, reason=reason, message=message)])
     assert told.over == [watch]
     assert watch._ordered is (reason != "again" and state.get("_ordered", True))
+
+
+@pytest.mark.parametrize(("grace", "signals"), [(0, [AT_ONCE]), (0.001, [WITH_GRACE, AT_ONCE])])
+def test_what_has_its_order_is_cancelled_by_signals_and_its_container_is_removed_in_the_end(
+    told: Told, monkeypatch: pytest.MonkeyPatch, grace: float, signals: list[Signals]
+) -> None:
+    asked: SimpleQueue[list[str]] = SimpleQueue()
+    monkeypatch.setattr(ContainerEngine, "run", lambda engine, args, **_: asked.put(args))
+    monkeypatch.setattr("upshift.backends.docker.watch.ENDING", 0.0)
+    told.watch._ordered = True
+    told.watch.cancel(grace)
+    commands = [["kill", "--signal", signal.name, NAME] for signal in signals] + [["rm", "--force", NAME]]
+    assert sorted(asked.get(timeout=60) for _ in commands) == sorted(commands)
+    assert asked.empty() and told.events == []
