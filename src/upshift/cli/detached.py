@@ -84,7 +84,7 @@ def work() -> int:
     from upshift.runtime.supervisor.starters.thread_pools import quiet_pools
 
     said = sys.argv[1] if len(sys.argv) > 1 else None
-    sys.argv[1:] = []
+    del sys.argv[1:]
     descriptor, address = (int(said), None) if said is not None and said.isdigit() else (None, said)
     order = Order.taken(address)
     if order.log is None:

@@ -149,7 +149,7 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> fl
 
 
 def takes_pipeline(command: C) -> C:
-    """Add ``file``, :class:`Parameters`, ``target``, ``strict`` and ``no_cache``."""
+    """Add all of :func:`takes_graph`, ``strict`` and ``no_cache``."""
     return with_options(_PIPELINE, command)
 
 
@@ -159,7 +159,7 @@ def takes_how(command: C) -> C:
 
 
 def takes_graph(command: C) -> C:
-    """Add ``file``, :class:`Parameters` and ``target``."""
+    """Add ``file``, ``params``, ``params_file``, ``params_from`` and ``target``."""
     return with_options(_GRAPH, command)
 
 
@@ -278,9 +278,7 @@ def before_users_code() -> None:
 
     asked_at_import.watch()
     quiet_pools()  # before they can start native threads, which would make forking unsafe
-    sys.argv[
-        1:
-    ] = []  # what follows the command is ours; a module that parses arguments would stumble over it
+    del sys.argv[1:]  # a module that parses arguments would stumble over those of the command
 
 
 def announce(text: str) -> None:

@@ -312,12 +312,8 @@ def rejoin(
 
 
 _BLOCK = 1 << 16
-
-
 _LONGEST = 1 << 20
 """A line is passed on in pieces of this many bytes, so that one without an end does not fill memory."""
-
-
 _SHOWN = 1 << 12
 """Bytes of a line without an end that are shown."""
 

@@ -240,9 +240,8 @@ _VERBS = {
 }
 """What a stage is called; a line of a build speaks for itself."""
 _TOOK = {"made": "in", "failed": "after"}
-
-
 _AGAIN = 12
+"""Pauses after which the same words are said once more."""
 
 
 class Pace:
