@@ -251,6 +251,28 @@ def test_a_run_is_followed_from_another_machine_line_by_line(
     assert second.upshift("logs", "latest").out.count("line") == 3
 
 
+def test_who_follows_a_run_of_another_machine_asks_the_bucket_now_and_then(
+    project: Project, second: Project, store: str, requests: Requests
+) -> None:
+    project.write(TALKING)
+    go = project.fifo("go")
+    engine = project.start("run", "pipeline.py")
+    until_there(store, "/talk/0.1.log")
+    follower = second.start("logs", "latest", "-f")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "[talk] line 0\n"
+    begun, before = time.monotonic(), len(requests.lines())
+    for number in (1, 2):
+        go.write_text("on")
+        assert follower.stdout.readline() == f"[talk] line {number}\n"
+    looks = [line for line in requests.lines()[before:] if line.endswith("/leases/" + run_of(project))]
+    seconds = time.monotonic() - begun
+    go.write_text("on")
+    follower.communicate(timeout=PATIENCE)
+    engine.communicate()
+    assert len(looks) <= 5 + 1.5 * seconds
+
+
 def test_a_log_that_was_seen_in_part_is_shown_whole_later(
     project: Project, second: Project, store: str
 ) -> None:

@@ -223,9 +223,10 @@ class _Follower:
     def follow(self) -> None:
         if self._tasks is None:
             return
-        self._see(self._tasks.parent)
-        if isinstance(catalog := open_catalog(load_configuration()).place, Path):
-            self._see(catalog.parent)
+        if self._elsewhere is None:  # else each look at the bucket, which writes there, would cause the next
+            self._see(self._tasks.parent)
+            if isinstance(catalog := open_catalog(load_configuration()).place, Path):
+                self._see(catalog.parent)
         self._show_reused()
         self._look_at_everything()
         while self._goes_on():
