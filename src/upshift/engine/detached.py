@@ -62,7 +62,7 @@ from upshift.model.spec.codec import decode, encode, to_json
 from upshift.model.spec.task import Code
 from upshift.report.progress import Progress
 from upshift.runs.catalog.catalog import catalog_place
-from upshift.runs.catalog.opening import open_catalog
+from upshift.runs.catalog.opening import open_catalog, reopen
 from upshift.runs.catalog.rows import Detached
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.lease import Lease, here
@@ -213,6 +213,8 @@ def submit(
                         store.write_record(run, "images.json", to_json(found.images.record()))
                 store.write_record(run, "run.json", to_json(row))
                 catalog.add_run(row)
+                if earlier is not None:
+                    reopen(run, catalog)
         try:
             where = _start(order, engine, launch, engines, _variables(found))
         except UpshiftError as error:

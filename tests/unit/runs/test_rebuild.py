@@ -314,6 +314,41 @@ def test_of_a_run_that_another_home_works_on_a_given_up_attempt_hides_no_later_o
     }
 
 
+def test_of_a_run_that_another_home_has_resumed_tasks_are_still_to_be_done_and_stand_as_their_new_attempts(
+    store: Store, catalog: Catalog
+) -> None:
+    row = attrs.evolve(a_run(store, catalog, "one"), source={"engine": "another home"})
+    catalog.add_run(row)
+    broken = TaskId(run="one", step="break", index=2)
+
+    def stands() -> dict[str, str]:
+        bring_in("one", catalog, store)
+        return {str(task.task): task.status for task in catalog.tasks("one")}
+
+    store.write_record("one", "run.json", to_json(attrs.evolve(row, status="running", ended=None)))
+    waits = {"break[2]": "pending", "never": "pending", "skip": "pending"}
+    done = {"make[2]": "completed", "reuse": "completed"}
+    assert stands() == stands() == {**done, **waits}
+    spec = TaskSpec(
+        task=broken,
+        attempt=2,
+        pipeline="p",
+        entry=EntryPoint(module="m", qualname="f"),
+        code=Code(project="/p"),
+        store=store.address,
+        backend="slurm",
+    )
+    store.write_spec(spec)
+    store.log_path(broken, 2).write_text("it had begun\n")
+    assert stands() == stands() == {**done, **waits, "break[2]": "running"}
+    store.create_result(TaskResult(task=broken, attempt=2, status="completed", key="b"))
+    assert stands() == stands() == {**done, **waits, "break[2]": "completed"}
+    assert [(a.number, a.status) for a in catalog.attempts("one", "break")] == [
+        (1, "failed"),
+        (2, "completed"),
+    ]
+
+
 def test_a_record_that_cannot_be_read_is_named_and_the_others_come_back(
     store: Store, catalog: Catalog, other: Catalog
 ) -> None:

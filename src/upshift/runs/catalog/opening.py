@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
+
 from upshift.errors import NotFound, UpshiftError
 from upshift.model.spec.codec import from_json
 from upshift.runs.catalog.catalog import Catalog, catalog_place, notes_of_lacking
@@ -227,23 +229,42 @@ def _merge(run: str, catalog: Catalog, store: Store, known: RunRow | None) -> No
         catalog.replace_runs([rows])
     else:
         catalog.add_run(row)
+        if known is not None and known.status not in UNFINISHED:
+            reopen(run, catalog)
         recorded = catalog.attempts(run)
         better = {(a.task, a.number) for a in recorded if a.handle is not None}  # by its engine, in here
+        over = {(a.task, a.number) for a in recorded if a.status not in UNFINISHED}
         # What an engine has given up leaves no result either: only the newest attempt of a task may run.
         newest = {result.task: result.number for result in sorted(attempts, key=lambda a: a.number)}
         last = {a.task: a for a in sorted(_begun(run, store), key=lambda a: a.number)}
         begun = [
-            a for a in last.values() if a.number > newest.get(a.task, 0) and (a.task, a.number) not in better
+            a
+            for a in last.values()
+            if a.number > newest.get(a.task, 0) and (a.task, a.number) not in better | over
         ]
-        attempts = [*attempts, *begun]
+        new = [attempt for attempt in (*attempts, *begun) if (attempt.task, attempt.number) not in over]
         tasks = [*tasks, *(TaskRow(task=attempt.task, status=attempt.status) for attempt in begun)]
-        done = {task.task for task in catalog.tasks(run) if task.status not in UNFINISHED}
-        over = {(a.task, a.number) for a in recorded if a.status not in UNFINISHED}
-        catalog.record(
-            [task for task in tasks if task.task not in done],
-            [attempt for attempt in attempts if (attempt.task, attempt.number) not in over],
-        )
+        # Of a task that the catalog has, the store may know only how it stood before it was begun anew.
+        ended = {
+            a.task: a.number for a in sorted(recorded, key=lambda a: a.number) if (a.task, a.number) in over
+        }
+        since = {attempt.task for attempt in new if attempt.number > ended.get(attempt.task, 0)}
+        rows = {task.task: task.status for task in catalog.tasks(run)}
+        told = [
+            task
+            for task in tasks
+            if task.task in since
+            or task.task not in rows
+            or (task.status == "completed" and rows[task.task] in UNFINISHED)
+        ]
+        catalog.record(told, new)
     catalog.versions.put(recorded_versions(run, store))
+
+
+def reopen(run: str, catalog: Catalog) -> None:
+    """Tasks of a run that is resumed are still to be done, but for those that have completed."""
+    left = [task for task in catalog.tasks(run) if task.status != "completed"]
+    catalog.record([attrs.evolve(task, status="pending", cache_reason=None) for task in left], [])
 
 
 def _begun(run: str, store: Store) -> Iterator[AttemptRow]:
