@@ -249,13 +249,13 @@ def _merge(run: str, catalog: Catalog, store: Store, known: RunRow | None) -> No
             a.task: a.number for a in sorted(recorded, key=lambda a: a.number) if (a.task, a.number) in over
         }
         since = {attempt.task for attempt in new if attempt.number > ended.get(attempt.task, 0)}
-        rows = {task.task: task.status for task in catalog.tasks(run)}
+        known_status = {task.task: task.status for task in catalog.tasks(run)}
         told = [
             task
             for task in tasks
             if task.task in since
-            or task.task not in rows
-            or (task.status == "completed" and rows[task.task] in UNFINISHED)
+            or task.task not in known_status
+            or (task.status == "completed" and known_status[task.task] in UNFINISHED)
         ]
         catalog.record(told, new)
     catalog.versions.put(recorded_versions(run, store))
