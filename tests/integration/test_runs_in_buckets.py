@@ -265,12 +265,12 @@ def test_who_follows_a_run_of_another_machine_asks_the_bucket_now_and_then(
     for number in (1, 2):
         go.write_text("on")
         assert follower.stdout.readline() == f"[talk] line {number}\n"
-    looks = [line for line in requests.lines()[before:] if line.endswith("/leases/" + run_of(project))]
-    seconds = time.monotonic() - begun
+    asked, seconds = requests.lines()[before:], time.monotonic() - begun
     go.write_text("on")
     follower.communicate(timeout=PATIENCE)
     engine.communicate()
-    assert len(looks) <= 5 + 1.5 * seconds
+    lease = f"/leases/{run_of(project)}"
+    assert len([line for line in asked if line.endswith(lease)]) <= 5 + 1.5 * seconds
 
 
 def test_a_log_that_was_seen_in_part_is_shown_whole_later(
