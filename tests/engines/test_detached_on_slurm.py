@@ -139,6 +139,23 @@ def test_a_run_whose_engine_was_cancelled_is_resumed_and_keeps_its_job(
     assert slurm.run("squeue", "--states=all", "--noheader", "--format=%T", f"--jobs={job}") == "COMPLETED"
 
 
+def test_a_run_that_was_cancelled_is_followed_to_its_end_once_it_is_resumed(project: Project) -> None:
+    submit(project)
+    begun(project)
+    project.upshift("cancel", "latest")
+    project.upshift("logs", "latest", "--engine", "-f")
+    assert project.tasks("wait")[0]["status"] == "cancelled"
+    job_of(project.upshift("resume", "latest", "--detach"))
+    assert project.tasks("wait")[0]["status"] == "pending"
+    follower = project.start("logs", "latest", "-f")
+    begun(project)
+    assert project.tasks("wait")[0]["status"] == "running"
+    go_on(project)
+    out, err = follower.communicate(timeout=100)
+    assert "it goes on" in out, out + err
+    assert status(project) == "completed"
+
+
 def test_an_engine_that_waits_holds_its_run_until_it_is_withdrawn(project: Project, slurm: SlurmHere) -> None:
     configure(project, 'extra = ["--begin=now+1hour"], time = "30m"')
     engine = submit(project)
