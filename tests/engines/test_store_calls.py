@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from image_kit import containers_removed
 
 from batch_here import batch_here
 from buckets import KEYS, BucketHere
@@ -58,9 +59,10 @@ def target(
         said = ", ".join(f'{name} = "{value}"' for name, value in there.items())
         options = f'address = "{ray_here().address}", env_vars = {{ {said} }}'
     if name == "aws-batch":
-        registry = request.getfixturevalue("registry")
+        docker, label, registry = map(request.getfixturevalue, ("docker", "session_label", "registry"))
         image = request.getfixturevalue("image_maker").push("batch/counted:1", environment=KEYS)
-        with batch_here({"DOCKER_CONFIG": str(registry.login)}) as here:
+        login = {"DOCKER_CONFIG": str(registry.login)}
+        with batch_here(login) as here, containers_removed(docker, label):
             monkeypatch.setenv("AWS_ENDPOINT_URL", here.endpoint)
             said = {**here.options, "image": image}
             options = ", ".join(f'{name} = "{value}"' for name, value in said.items())

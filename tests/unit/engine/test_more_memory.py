@@ -114,7 +114,7 @@ def plan(bench: Bench, second: Offer, *, strict: bool = False, **before: Any) ->
 
 def test_what_would_do_instead_of_the_devices_granted_is_known_as_before(bench: Bench) -> None:
     offer = Offer(granted=Hardware(memory=4 * GB, gpus=(L4,)), alternatives=((A10,),))
-    raised, _ = with_more_memory(plan(bench, offer), bench.step(one), reached=2 * GB, factor=2)
+    raised, _ = with_more_memory(plan(bench, offer), bench.step(one), reached=2 * GB, factor=2, project="")
     assert raised.demand == Demand.of(Hardware(memory=4 * GB, gpus=(L4,)), [[A10]])
     assert len(raised.demand.devices) == 2
 
@@ -122,11 +122,11 @@ def test_what_would_do_instead_of_the_devices_granted_is_known_as_before(bench: 
 def test_what_it_lacks_is_what_it_is_offered_now(bench: Bench) -> None:
     definition = bench.step(one, docker=DockerSettings(parent_image="python:3.11"))
     offer = Offer(granted=Hardware(memory=4 * GB))
-    raised, said = with_more_memory(plan(bench, offer), definition, reached=2 * GB, factor=2)
+    raised, said = with_more_memory(plan(bench, offer), definition, reached=2 * GB, factor=2, project="")
     assert [shortfall.field for shortfall in raised.shortfalls] == ["image"]  # there is room on the disk now
     memory = Shortfall(field="memory", asked="8 GB", got="4 GB", why="there is no more")
     offer = attrs.evolve(offer, shortfalls=(memory, DISK))
-    raised, said = with_more_memory(plan(bench, offer), definition, reached=2 * GB, factor=4)
+    raised, said = with_more_memory(plan(bench, offer), definition, reached=2 * GB, factor=4, project="")
     assert [shortfall.field for shortfall in raised.shortfalls] == ["disk", "image"]
     assert raised.degraded
     assert "disk" not in said
@@ -134,13 +134,13 @@ def test_what_it_lacks_is_what_it_is_offered_now(bench: Bench) -> None:
 
 def test_what_it_lacked_nothing_of_before_is_said(bench: Bench) -> None:
     before = plan(bench, Offer(granted=Hardware(memory=4 * GB), shortfalls=(DISK,)), shortfalls=())
-    _, said = with_more_memory(before, bench.step(one), reached=2 * GB, factor=2)
+    _, said = with_more_memory(before, bench.step(one), reached=2 * GB, factor=2, project="")
     assert said == "4 GB of memory; asked 9 GB of disk, gets 4 GB: 4 GB are free in /scratch"
 
 
 def test_strictly_nothing_is_given_up_for_more_memory(bench: Bench) -> None:
     before = plan(bench, Offer(granted=Hardware(memory=4 * GB), shortfalls=(DISK,)), strict=True)
-    after, said = with_more_memory(before, bench.step(one), reached=2 * GB, factor=2)
+    after, said = with_more_memory(before, bench.step(one), reached=2 * GB, factor=2, project="")
     assert after is before
     assert said == ("no more memory than it had: asked 9 GB of disk, gets 4 GB: 4 GB are free in /scratch")
 
@@ -168,7 +168,7 @@ def test_without_a_factor_it_asks_for_the_same(bench: Bench) -> None:
 
 def test_a_step_of_one_process_has_one_node_the_next_time_too(bench: Bench) -> None:
     before = plan(bench, Offer(granted=Hardware(memory=4 * GB, nodes=2)))
-    raised, _ = with_more_memory(before, bench.step(one), reached=2 * GB, factor=2)
+    raised, _ = with_more_memory(before, bench.step(one), reached=2 * GB, factor=2, project="")
     assert raised.granted.nodes == 1
     assert [shortfall.field for shortfall in raised.shortfalls] == ["num_nodes"]
 
@@ -183,7 +183,7 @@ def test_it_has_as_many_processes_as_what_it_is_offered_now_allows(bench: Bench)
         granted=Hardware(memory=2 * GB, gpus=(L4,) * 4, processes=4),
         shortfalls=(),
     )
-    raised, said = with_more_memory(before, definition, reached=2 * GB, factor=2)
+    raised, said = with_more_memory(before, definition, reached=2 * GB, factor=2, project="")
     assert (raised.granted.memory, raised.granted.processes) == (4 * GB, 2)
     assert raised.launch == attrs.evolve(launch, per_node=2)
     assert "asked 4 processes, gets 2: one for each GPU that it gets" in said

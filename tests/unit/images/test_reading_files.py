@@ -27,7 +27,7 @@ def test_a_large_file_that_has_been_as_it_is_is_not_read_again(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"a" * (3 << 20))
-    monkeypatch.setattr("upshift.images.recipes.reading.now", lambda: path.stat().st_ctime_ns + 10**10)
+    monkeypatch.setattr("upshift.code.memo.time.time_ns", lambda: path.stat().st_ctime_ns + 10**10)
     digest = digest_of(path)
     monkeypatch.setattr("upshift.images.recipes.reading._hashed", lambda path: "sha256:of another file")
     assert digest_of(path) == digest
