@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -231,34 +231,38 @@ def _merge(run: str, catalog: Catalog, store: Store, known: RunRow | None) -> No
         catalog.add_run(row)
         if known is not None and known.status not in UNFINISHED:
             reopen(run, catalog)
-        recorded = catalog.attempts(run)
-        better = {(a.task, a.number) for a in recorded if a.handle is not None}  # by its engine, in here
-        over = {(a.task, a.number) for a in recorded if a.status not in UNFINISHED}
-        # What an engine has given up leaves no result either: only the newest attempt of a task may run.
-        newest = {result.task: result.number for result in sorted(attempts, key=lambda a: a.number)}
-        last = {a.task: a for a in sorted(_begun(run, store), key=lambda a: a.number)}
-        begun = [
-            a
-            for a in last.values()
-            if a.number > newest.get(a.task, 0) and (a.task, a.number) not in better | over
-        ]
-        new = [attempt for attempt in (*attempts, *begun) if (attempt.task, attempt.number) not in over]
-        tasks = [*tasks, *(TaskRow(task=attempt.task, status=attempt.status) for attempt in begun)]
-        # Of a task that the catalog has, the store may know only how it stood before it was begun anew.
-        ended = {
-            a.task: a.number for a in sorted(recorded, key=lambda a: a.number) if (a.task, a.number) in over
-        }
-        since = {attempt.task for attempt in new if attempt.number > ended.get(attempt.task, 0)}
-        known_status = {task.task: task.status for task in catalog.tasks(run)}
-        told = [
-            task
-            for task in tasks
-            if task.task in since
-            or task.task not in known_status
-            or (task.status == "completed" and known_status[task.task] in UNFINISHED)
-        ]
-        catalog.record(told, new)
+        _add_news(run, catalog, store, tasks, attempts)
     catalog.versions.put(recorded_versions(run, store))
+
+
+def _add_news(
+    run: str, catalog: Catalog, store: Store, tasks: Sequence[TaskRow], attempts: Sequence[AttemptRow]
+) -> None:
+    """Add what the store has of a run that goes on, but for what the catalog knows better."""
+    recorded = catalog.attempts(run)
+    better = {(a.task, a.number) for a in recorded if a.handle is not None}  # by its engine, in here
+    over = {(a.task, a.number) for a in recorded if a.status not in UNFINISHED}
+    # What an engine has given up leaves no result either: only the newest attempt of a task may run.
+    newest = {result.task: result.number for result in sorted(attempts, key=lambda a: a.number)}
+    last = {a.task: a for a in sorted(_begun(run, store), key=lambda a: a.number)}
+    begun = [
+        a
+        for a in last.values()
+        if a.number > newest.get(a.task, 0) and (a.task, a.number) not in better | over
+    ]
+    new = [attempt for attempt in (*attempts, *begun) if (attempt.task, attempt.number) not in over]
+    # Of a task that the catalog has, the store may know only how it stood before it was begun anew.
+    ended = dict(sorted(over, key=lambda one: one[1]))  # the newest of each task
+    since = {attempt.task for attempt in new if attempt.number > ended.get(attempt.task, 0)}
+    status = {task.task: task.status for task in catalog.tasks(run)}
+    told = [
+        task
+        for task in (*tasks, *(TaskRow(task=attempt.task, status=attempt.status) for attempt in begun))
+        if task.task in since
+        or task.task not in status
+        or (task.status == "completed" and status[task.task] in UNFINISHED)
+    ]
+    catalog.record(told, new)
 
 
 def reopen(run: str, catalog: Catalog) -> None:
