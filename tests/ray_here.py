@@ -13,6 +13,8 @@ from typing import Any
 import attrs
 import pytest
 
+from buckets import KEYS
+
 FOLDER = Path("/run/upshift-engines/ray")
 SCRIPT = Path(__file__).parent / "engines" / "ray"
 
@@ -59,6 +61,13 @@ class RayHere:
     def node(self, address: str) -> int:
         """The process id of what started the node of this address, of those that are no heads."""
         return int((self.folder / f"worker-{int(address.rpartition('.')[2]) - 1}.pid").read_text())
+
+
+def nodes_apart(home: Path | str) -> str:
+    """The option of a target whose nodes share a bucket only: credentials, and where each has its folder."""
+    there = {**KEYS, "UPSHIFT_NODE_HOME": str(home)}
+    variables = ", ".join(f'{name} = "{value}"' for name, value in there.items())
+    return f"env_vars = {{ {variables} }}"
 
 
 def ray_here() -> RayHere:

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 import upshift
-from buckets import KEYS, BucketHere
+from buckets import BucketHere
 from contract.contract_kit import Ground
 from cut_wire import CutWire
 from project import Project
-from ray_here import RayHere, ray_here, ray_of_its_own
+from ray_here import RayHere, nodes_apart, ray_here, ray_of_its_own
 from upshift.backends.base import Ended, Job, Started, Waiting
 from upshift.engine.targets import judge
 from upshift.errors import RequestRefused
@@ -615,9 +615,8 @@ def test_a_step_that_will_do_with_fewer_nodes_goes_on_without_the_one_that_is_lo
     own: RayHere = request.getfixturevalue(where)
     project.write(ELASTIC)
     told = project.fifo("told")
-    there = {**KEYS, "UPSHIFT_NODE_HOME": f"{tmp_path}/$UPSHIFT_NODE_NAME"} if where == "with_bucket" else {}
-    variables = ", ".join(f'{name} = "{value}"' for name, value in there.items())
-    target = f'options = {{ address = "{own.address}", env_vars = {{ {variables} }} }}\n'
+    apart = f", {nodes_apart(f'{tmp_path}/$UPSHIFT_NODE_NAME')}" if where == "with_bucket" else ""
+    target = f'options = {{ address = "{own.address}"{apart} }}\n'
     (project.folder / "upshift.toml").write_text(f'[targets.own]\nbackend = "ray"\n{target}')
     with Running(project, "run", "pipeline.py", "--on", "own", "--param", f"told={told}") as run:
         ranks = supervisors(told, 3, run)

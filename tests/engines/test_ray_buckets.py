@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from buckets import KEYS, BucketHere
+from buckets import BucketHere
 from project import Project
-from ray_here import RayHere, ray_here
+from ray_here import RayHere, nodes_apart, ray_here
 from server_before import Harm, before
 from talking import TALKING, is_whole, until_printed_by_both
 from upshift.runs.checking import check_store
@@ -88,9 +88,8 @@ def store(bucket: BucketHere, monkeypatch: pytest.MonkeyPatch) -> str:
 def project(ray: RayHere, store: str, one_home: Path, tmp_path: Path) -> Project:
     """A project, and a cluster whose nodes have credentials, a Python and a folder of their own."""
     made = Project(tmp_path / "project", tmp_path / "home")
-    there = {**KEYS, "UPSHIFT_NODE_HOME": f"{one_home}/$UPSHIFT_NODE_NAME"}
-    variables = ", ".join(f'{name} = "{value}"' for name, value in there.items())
-    target = f'[targets.cluster]\nbackend = "ray"\noptions = {{ env_vars = {{ {variables} }} }}\n'
+    apart = nodes_apart(f"{one_home}/$UPSHIFT_NODE_NAME")
+    target = f'[targets.cluster]\nbackend = "ray"\noptions = {{ {apart} }}\n'
     made.write(target, "upshift.toml", header="")
     return made
 

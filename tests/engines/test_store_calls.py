@@ -16,7 +16,7 @@ from counted import Requests, kind_of
 from kubernetes_here import registry_with_python
 from kubernetes_scripted import scripted
 from project import Project
-from ray_here import ray_here
+from ray_here import nodes_apart, ray_here
 from slurm_here import slurm_here
 
 MAPPED = {"local": 6, "slurm": 40, "ray": 3, "kubernetes": 16, "aws-batch": 4}
@@ -55,9 +55,7 @@ def target(
         monkeypatch.setenv("UPSHIFT_NODE_HOME", node)
         monkeypatch.setenv("SLURM_CONF", slurm_here().environment["SLURM_CONF"])
     if name == "ray":
-        there = {**KEYS, "UPSHIFT_NODE_HOME": node}
-        said = ", ".join(f'{name} = "{value}"' for name, value in there.items())
-        options = f'address = "{ray_here().address}", env_vars = {{ {said} }}'
+        options = f'address = "{ray_here().address}", {nodes_apart(node)}'
     if name == "aws-batch":
         docker, label, registry = map(request.getfixturevalue, ("docker", "session_label", "registry"))
         image = request.getfixturevalue("image_maker").push("batch/counted:1", environment=KEYS)
