@@ -283,7 +283,7 @@ def __getattr__(name: str) -> Any:
 def _missing(name: str) -> Exception:
     import sys
 
-    from upshift.model.settings.other_tools import name_to_come
+    from upshift.model.checks import name_to_come
 
     text = name_to_come(name)
     # ``from upshift import …`` has words of its own for an AttributeError; hasattr() knows nothing else.

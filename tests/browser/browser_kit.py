@@ -11,7 +11,7 @@ from selenium import webdriver
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from upshift.report.html.page import report_page
+from upshift.report.page import report_page
 from upshift.runs.history.runs import Run
 
 PATIENCE = 30

@@ -20,7 +20,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from benchmarks.made_up import STARTED, MadeUp, definition, devices, large, metrics, series, used
 from made_up_gang import HANG, RAISED, finetuning
 from upshift.model.graph import Graph, Node
-from upshift.report.html.page import report_page, visible
+from upshift.report.page import report_page, visible
 from upshift.runs.catalog.rows import TaskRow
 from upshift.runs.history.runs import Run
 from upshift.runtime.storage.series import read_series

@@ -15,7 +15,7 @@ import pytest
 import upshift
 from nvml import FakeNvml, Gpu
 from project import UPSHIFT, Project
-from upshift.report.html.page import report_page
+from upshift.report.page import report_page
 from upshift.runtime.storage.series import read_series
 
 TARGET = '[targets.two]\nbackend = "local"\noptions = { nodes = 2 }\n'

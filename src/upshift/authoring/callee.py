@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import GraphError, location, user_location
-from upshift.model.settings.other_tools import method_of_another_tool
+from upshift.model.checks import method_of_another_tool
 from upshift.runtime.step.context import current
 from upshift.runtime.streams import tell
 
@@ -153,7 +153,7 @@ def written(wrapper: Any) -> str:
 
 def drawn(wrapper: Any, graph: Graph | None = None) -> str:
     """How a notebook shows a step or pipeline."""
-    from upshift.report.html.objects import drawn_definition, html_of
+    from upshift.report.notebook import drawn_definition, html_of
 
     callee = wrapper.callee
     text = inspect.cleandoc(callee.function.__doc__ or "").partition("\n")[0]

@@ -11,9 +11,8 @@ from typing import Any
 
 from upshift.authoring.pipelines import Pipeline
 from upshift.errors import LoadError, NotFound, UpshiftError, location, suggestion
-from upshift.model.checks import shown
-from upshift.model.home import project_root, working_folder
-from upshift.model.settings.other_tools import NOT_YET, module_of_another_tool
+from upshift.model.checks import NOT_YET, module_of_another_tool, shown
+from upshift.model.configuration import project_root, working_folder
 from upshift.runtime.usercode.tracebacks import user_line, user_text
 
 

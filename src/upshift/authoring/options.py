@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 import attrs
 
 from upshift.errors import SettingsError, suggestion, user_location
-from upshift.model.checks import bad_value, line, shown
+from upshift.model.checks import bad_value, line, option_of_another_tool, shown
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.environment import PythonEnvironment
-from upshift.model.settings.other_tools import option_of_another_tool
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec.codec import encode

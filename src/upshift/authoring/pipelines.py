@@ -33,7 +33,7 @@ from upshift.model.settings.step import checked_flag
 if TYPE_CHECKING:
     from upshift.engine import RunOptions
     from upshift.model.graph import Graph
-    from upshift.report.progress import Progress
+    from upshift.report import Progress
     from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store
 

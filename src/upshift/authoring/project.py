@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from upshift.model.home import project_root
+from upshift.model.configuration import project_root
 from upshift.model.spec.task import Code
 
 

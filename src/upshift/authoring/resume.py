@@ -14,13 +14,13 @@ from upshift.authoring.pipelines import Pipeline
 from upshift.errors import LoadError, NotFound, UsageError
 from upshift.model.graph import Graph
 from upshift.model.settings.step import checked_flag
-from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode, from_json
+from upshift.model.spec.task import Artifact
 
 if TYPE_CHECKING:
     from upshift.engine import RunOptions
     from upshift.engine.detached import Order
-    from upshift.report.progress import Progress
+    from upshift.report import Progress
     from upshift.runs.catalog.rows import RunRow
     from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store

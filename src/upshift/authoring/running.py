@@ -16,8 +16,7 @@ from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions
 from upshift.engine.run import execute
 from upshift.errors import GraphError, UpshiftError, UsageError
-from upshift.model.configuration import load_configuration
-from upshift.model.home import recordable, working_folder
+from upshift.model.configuration import load_configuration, recordable, working_folder
 from upshift.model.spec.codec import encode
 from upshift.report.display import make_progress
 from upshift.runtime.storage.store import open_direct, open_store
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from upshift.images.base import Announce
     from upshift.model.configuration import Configuration
     from upshift.model.graph import Graph
-    from upshift.report.progress import Progress
+    from upshift.report import Progress
     from upshift.report.views.plan import Plan
     from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store

@@ -14,8 +14,8 @@ from upshift.engine import RunOptions
 from upshift.errors import RunFailed, UpshiftError
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.task import TaskId
-from upshift.report.progress import TaskChange
-from upshift.report.terminal.plain import PlainProgress
+from upshift.report import TaskChange
+from upshift.report.terminal.progress import PlainProgress
 from upshift.runs.history.runs import Run
 
 _PROGRAM = """

@@ -21,8 +21,7 @@ from upshift.errors import BackendError
 from upshift.model.configuration import Target
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec.hardware import Device, Hardware, Shortfall
-from upshift.model.spec.launch import Launch
+from upshift.model.spec.hardware import Device, Hardware, Launch, Shortfall
 from upshift.model.spec.task import TaskSpec
 from upshift.model.spec.telemetry import MetricValue
 

@@ -49,10 +49,9 @@ from upshift.errors import BackendError
 from upshift.model.checks import refuse_unknown_fields
 from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.calls import bind
 from upshift.model.spec.hardware import Device, Hardware, Shortfall
-from upshift.model.spec.task import Failure, TaskResult
+from upshift.model.spec.task import Artifact, Failure, TaskResult
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store
 

@@ -32,8 +32,8 @@ def artifacts(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from upshift.report.terminal.artifacts import names_table
-    from upshift.report.terminal.layout import Page
+    from upshift.report.terminal import Page
+    from upshift.report.terminal.compare import names_table
     from upshift.runs.history.versions import list_artifacts
 
     found = list_artifacts()
@@ -52,8 +52,8 @@ def show(name: str, sort: str | None, as_json: bool) -> None:
 
     VERSION is a number, a tag, or 'latest'.
     """
-    from upshift.report.terminal.artifacts import lineage, versions_table
-    from upshift.report.terminal.layout import Page
+    from upshift.report.terminal import Page
+    from upshift.report.terminal.compare import lineage, versions_table
     from upshift.runs.history.versions import get_artifact, list_artifacts
 
     if "@" in name:

@@ -17,8 +17,8 @@ from upshift.engine.detached import Order
 from upshift.engine.ownerless import record_refused
 from upshift.engine.remote_engine import log_of
 from upshift.errors import EngineStopped, LeaseLost, RunFailed, UpshiftError
-from upshift.model.home import make_folder
-from upshift.report.terminal.plain import PlainProgress
+from upshift.model.configuration import make_folder
+from upshift.report.terminal.progress import PlainProgress
 from upshift.runtime.storage.replica import upload
 from upshift.runtime.storage.store import open_store
 

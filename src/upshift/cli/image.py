@@ -200,8 +200,8 @@ def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> 
     import json
     import sys
 
+    from upshift.report.terminal import Page, shows
     from upshift.report.terminal.images import GLYPHS, show_image
-    from upshift.report.terminal.layout import Page, shows
     from upshift.report.views.plan import image_json
 
     if as_json:
@@ -258,8 +258,8 @@ def list_images(target: str | None, registry: str | None, repository: str, as_js
     """
     import json
 
+    from upshift.report.terminal import Page
     from upshift.report.terminal.images import kept_json, kept_table
-    from upshift.report.terminal.layout import Page
 
     with _places(target, registry, repository) as places:
         images = [image for kept, _ in places for image in kept]

@@ -23,7 +23,7 @@ from upshift.errors import NotFound, UsageError
 from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
 from upshift.report.human import count, in_words, on_rank
-from upshift.report.terminal.layout import cleaned, label
+from upshift.report.terminal import cleaned, label
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import Detached
 from upshift.runs.catalog.standing import ORCHESTRATOR

@@ -15,7 +15,7 @@ import click
 
 from upshift.cli.output import echo
 from upshift.errors import UsageError
-from upshift.model.settings.other_tools import name_to_come, option_of_another_tool
+from upshift.model.checks import name_to_come, option_of_another_tool
 
 _FIX = "Give Python files: upshift migrate flow.py steps.py"
 _TOOLS = ("metaflow", "zenml")

@@ -27,7 +27,7 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     said = str(text)
     stream = sys.stderr if err else sys.stdout
     if stream.isatty():
-        from upshift.report.terminal.layout import cleaned  # which --help has no use for
+        from upshift.report.terminal import cleaned  # which --help has no use for
 
         said = cleaned(said)
     click.echo(said, err=err, nl=nl)

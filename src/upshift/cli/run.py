@@ -14,7 +14,7 @@ from upshift.cli import shared_options as shared
 from upshift.cli.output import echo
 
 if TYPE_CHECKING:
-    from upshift.report.progress import Progress
+    from upshift.report import Progress
     from upshift.report.views.plan import Plan
 
 
@@ -110,7 +110,7 @@ def print_plan(found: Plan, *, as_json: bool = False, scripts: bool = False) -> 
 
         echo(json.dumps(plan_as_json(found), indent=2))
     else:
-        from upshift.report.terminal.layout import Page
+        from upshift.report.terminal import Page
         from upshift.report.terminal.plan import show_plan, show_scripts
 
         page = Page.of_stdout()

@@ -89,8 +89,8 @@ def runs(
         _print_json(rows, found)
         return
     from upshift.report.human import duration
-    from upshift.report.terminal.layout import Page
-    from upshift.report.terminal.runs import runs_table
+    from upshift.report.terminal import Page
+    from upshift.report.terminal.catalog import runs_table
     from upshift.runs.stores.lease import silent_for
 
     echo(runs_table(rows, page=Page.of_stdout(), more=_columns(rows, found)))
@@ -176,7 +176,7 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
                 one["tasks"] = [task for task in one["tasks"] if index in (None, task["index"])]
         echo(json.dumps(shown, indent=2))
         return
-    from upshift.report.terminal.layout import Page
+    from upshift.report.terminal import Page
     from upshift.report.terminal.show import show_run, show_task, tasks_table
 
     page = Page.of_stdout()
@@ -225,7 +225,7 @@ def compare(
 
         echo(json.dumps(compared_json(found), indent=2))
         return
-    from upshift.report.terminal.layout import Page
+    from upshift.report.terminal import Page
 
     echo(compared(found, Page.of_stdout(), sort=sort, metrics=metrics))
 
@@ -268,7 +268,7 @@ def report(runs: Sequence[str], output: Path | None, opens: bool, follow: bool) 
     """
     import threading
 
-    from upshift.report.html.page import report_page, write_page, write_until_over
+    from upshift.report.page import report_page, write_page, write_until_over
     from upshift.runs.history.runs import get_run
 
     def look() -> tuple[Run, Sequence[Run]]:
@@ -315,7 +315,7 @@ def top(once: bool, as_json: bool) -> None:
     import sys
 
     from upshift.model.configuration import load_configuration
-    from upshift.report.terminal.layout import Page
+    from upshift.report.terminal import Page
     from upshift.report.terminal.top import lines
     from upshift.report.views.top import Watch
     from upshift.runs.catalog.opening import open_catalog

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from upshift.engine.gc import Choice
     from upshift.errors import UpshiftError
-    from upshift.report.terminal.gc import Ticker
+    from upshift.report.terminal.catalog import Ticker
 
 _COMMANDS = {
     "copy": LazyCommand("upshift.cli.store:copy", "Copy runs with everything that they refer to."),
@@ -51,7 +51,7 @@ def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_j
     from upshift.model.configuration import load_configuration
     from upshift.model.settings.sizes import format_size
     from upshift.report.human import count
-    from upshift.report.terminal.gc import Ticker
+    from upshift.report.terminal.catalog import Ticker
     from upshift.runs.catalog.opening import add_runs, open_catalog
     from upshift.runs.copying import copy_store
     from upshift.runtime.storage.objects import open_objects
@@ -97,7 +97,7 @@ def check(address: str | None, as_json: bool) -> int:
     from upshift.model.configuration import load_configuration
     from upshift.model.settings.sizes import format_size
     from upshift.report.human import count
-    from upshift.report.terminal.gc import Ticker
+    from upshift.report.terminal.catalog import Ticker
     from upshift.runs.checking import check_store
     from upshift.runtime.storage.objects import open_objects
 
@@ -162,7 +162,7 @@ def gc(
     """
     from upshift.engine.gc import Choice
     from upshift.errors import UsageError
-    from upshift.report.terminal.gc import Ticker
+    from upshift.report.terminal.catalog import Ticker
 
     choice = Choice(runs=runs, pipeline=pipeline, keep_last=keep_last, older_than=older_than)
     ticker = Ticker(sys.stderr)
@@ -182,9 +182,8 @@ def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> i
     import json
 
     from upshift.engine.gc import gc
-    from upshift.model.configuration import load_configuration
-    from upshift.model.home import home
-    from upshift.report.terminal.gc import cleaned_json, cleaned_text
+    from upshift.model.configuration import home, load_configuration
+    from upshift.report.terminal.catalog import cleaned_json, cleaned_text
 
     configuration = load_configuration()
     try:
@@ -228,7 +227,7 @@ def _rebuild(ticker: Ticker, *, as_json: bool) -> int:
 
     from upshift.engine.gc import rebuild_catalog
     from upshift.model.configuration import load_configuration
-    from upshift.report.terminal.gc import rebuilt_json, rebuilt_text
+    from upshift.report.terminal.catalog import rebuilt_json, rebuilt_text
 
     try:
         rebuilt, aside, missing = rebuild_catalog(load_configuration(), ticker)

@@ -31,8 +31,8 @@ def targets(as_json: bool) -> int:
     Configured targets come first, then those that need no configuration. All are checked at once; one that
     does not answer within seconds counts as away. Exit code 1: a configured target cannot be used.
     """
-    from upshift.report.doctor.check import GLYPHS, line
-    from upshift.report.terminal.layout import Page, shows
+    from upshift.report.doctor import GLYPHS, line
+    from upshift.report.terminal import Page, shows
 
     configuration = load_configuration()
     found = look(configuration)
@@ -160,10 +160,10 @@ def doctor(target: str | None, submit: bool, as_json: bool) -> int:
     container; for a cluster, any step. A missing GPU is reported, and is not a problem.
     """
     from upshift.images.containers.engine import NAMES
-    from upshift.report.doctor import checkup
-    from upshift.report.doctor.check import GLYPHS, OF_TARGET, TRIAL, heading, line, verdict
-    from upshift.report.doctor.check import as_json as checks_as_json
-    from upshift.report.terminal.layout import Page, shows
+    from upshift.report.doctor import GLYPHS, OF_TARGET, TRIAL, heading, line, verdict
+    from upshift.report.doctor import as_json as checks_as_json
+    from upshift.report.doctor.checkup import checkup
+    from upshift.report.terminal import Page, shows
 
     configuration = load_configuration()
     place = configuration.target(target)

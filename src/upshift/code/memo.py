@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 from upshift.runtime.storage.files import Signature, replacing, signature_of
 
 SETTLED = 2 * 10**9

@@ -22,7 +22,7 @@ from upshift._version import __version__
 from upshift.code.gitignore import IgnoreFile
 from upshift.code.memo import Memo
 from upshift.errors import UsageError
-from upshift.model.home import home
+from upshift.model.configuration import home
 from upshift.model.settings.secrets import is_secret_file
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.codec import decode, encode

@@ -20,7 +20,7 @@ import attrs
 from upshift.engine.tasks import TaskState
 from upshift.errors import RecipeError, UpshiftError
 from upshift.model.spec.task import Failure
-from upshift.report.progress import ImageChange
+from upshift.report import ImageChange
 
 if TYPE_CHECKING:
     from upshift.engine.images import MadeImage

@@ -22,7 +22,7 @@ from typing import Any
 
 from upshift.engine.targets import AttemptState
 from upshift.errors import EngineStopped, LeaseLost, StoreUnavailable, UpshiftError
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 from upshift.report.human import count, delay
 from upshift.report.terminal.tally import image_of
 from upshift.runs.stores.lease import BEAT, Lease

@@ -23,9 +23,8 @@ from upshift.errors import NotFound, suggestion
 from upshift.model.configuration import Target
 from upshift.model.graph import Graph
 from upshift.model.settings.secrets import read_secrets
-from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode
-from upshift.model.spec.task import Code, TaskResult, TaskSpec
+from upshift.model.spec.task import Artifact, Code, TaskResult, TaskSpec
 from upshift.runs.catalog.rows import AttemptRow, RunRow
 from upshift.runtime.storage import scratch
 from upshift.runtime.storage.store import Store, open_store

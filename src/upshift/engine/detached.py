@@ -54,13 +54,12 @@ from upshift.engine.remote_engine import (
 )
 from upshift.engine.run import refuse
 from upshift.errors import BackendError, RequestRefused, UpshiftError, UsageError
-from upshift.model.configuration import Configuration
+from upshift.model.configuration import Configuration, home, make_folder
 from upshift.model.graph import Graph
-from upshift.model.home import home, make_folder
 from upshift.model.settings.secrets import NeededSecret, secret_files
 from upshift.model.spec.codec import decode, encode, to_json
 from upshift.model.spec.task import Code
-from upshift.report.progress import Progress
+from upshift.report import Progress
 from upshift.runs.catalog.catalog import catalog_place
 from upshift.runs.catalog.opening import open_catalog, reopen
 from upshift.runs.catalog.rows import Detached

@@ -35,10 +35,9 @@ from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING,
 from upshift.engine.walk import ROUNDS, Walk
 from upshift.errors import BackendError, BlobDamaged, BlobMissing
 from upshift.model.settings.sizes import parse_span
-from upshift.model.spec.artifact import Value
-from upshift.model.spec.task import Failure, TaskId, TaskResult
+from upshift.model.spec.task import Failure, TaskId, TaskResult, Value
+from upshift.report import TaskChange
 from upshift.report.human import in_words
-from upshift.report.progress import TaskChange
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.checkpoints import discard
 from upshift.runtime.storage.store import Store

@@ -27,14 +27,12 @@ from upshift.engine.preflight import Preflight, preflight
 from upshift.engine.remote_engine import make_images
 from upshift.engine.targets import OpenBackend
 from upshift.errors import RequestRefused, StoreError, UpshiftError, UsageError, together
-from upshift.model.configuration import Configuration, Target
+from upshift.model.configuration import Configuration, Target, user_name
 from upshift.model.graph import Graph, Node, expansion, needs, ordered
-from upshift.model.home import user_name
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.secrets import at_node, secret_files
 from upshift.model.spec.codec import encode, to_json
-from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.launch import Launch
+from upshift.model.spec.hardware import Hardware, Launch
 from upshift.model.spec.task import Code
 from upshift.runs.stores.references import write_export
 from upshift.runtime.storage import artifacts

@@ -42,9 +42,8 @@ from upshift.errors import BlobDamaged, BlobMissing, MissingExtra, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph, Node, StepDefinition, needs, references, taken_by
 from upshift.model.settings.secrets import at_node, read_secrets, secret_files
-from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.task import UNCACHED, Code, TaskId
+from upshift.model.spec.task import UNCACHED, Artifact, Code, TaskId
 from upshift.report.views.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import open_catalog

@@ -15,8 +15,7 @@ import attrs
 
 from upshift.errors import NotFound, RunOwned, StoreError, StoreUnavailable, UpshiftError, UsageError
 from upshift.images import cache
-from upshift.model.configuration import Configuration
-from upshift.model.home import home
+from upshift.model.configuration import Configuration, home
 from upshift.model.settings.sizes import parse_size
 from upshift.runs.catalog.catalog import Catalog, catalog_place, no_pipeline
 from upshift.runs.catalog.opening import configured_stores, open_catalog

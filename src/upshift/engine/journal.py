@@ -39,12 +39,12 @@ from upshift.engine.tasks import (
 )
 from upshift.engine.walk import Walk
 from upshift.errors import UpshiftError
+from upshift.model.configuration import user_name
 from upshift.model.graph import Graph
-from upshift.model.home import user_name
 from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.hardware import Shortfall
 from upshift.model.spec.task import Code, Failure, TaskId
-from upshift.report.progress import ImageChange, Progress, TaskChange
+from upshift.report import ImageChange, Progress, TaskChange
 from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rebuild import record_ending

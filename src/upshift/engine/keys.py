@@ -31,10 +31,9 @@ from typing import Any
 from upshift.engine.tasks import NodeState
 from upshift.model.graph import FromStep, Node, StepDefinition
 from upshift.model.plain import UNKNOWN, changes, is_opaque, words
-from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.codec import encode
-from upshift.model.spec.launch import Launch
-from upshift.model.spec.task import CODE, DEBUGGED, ONCE
+from upshift.model.spec.hardware import Launch
+from upshift.model.spec.task import CODE, DEBUGGED, ONCE, Artifact, Value
 from upshift.runtime.storage import artifacts
 
 CodeNamed = Callable[[str], Mapping[str, str]]

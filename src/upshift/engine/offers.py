@@ -24,8 +24,7 @@ from upshift.engine.targets import OpenTarget, chosen_by_step, of_step
 from upshift.errors import MissingExtra, RequestRefused, UpshiftError
 from upshift.model.graph import Graph, StepDefinition
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec.hardware import Hardware, Shortfall
-from upshift.model.spec.launch import Launch
+from upshift.model.spec.hardware import Hardware, Launch, Shortfall
 
 
 @attrs.frozen(kw_only=True)

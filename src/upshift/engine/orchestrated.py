@@ -33,7 +33,7 @@ from upshift.model.configuration import Configuration
 from upshift.model.graph import Graph
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import Code, Failure, TaskId
-from upshift.report.progress import Progress, TaskChange
+from upshift.report import Progress, TaskChange
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import bring_in, open_catalog
 from upshift.runs.catalog.rows import UNFINISHED, RunRow

@@ -27,9 +27,8 @@ from upshift.engine.targets import (
 from upshift.engine.tasks import COMPLETED, PENDING, RUNNING, TaskState
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target
-from upshift.model.spec.artifact import Value
 from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.task import TaskId, TaskResult, TaskSpec, same_work
+from upshift.model.spec.task import TaskId, TaskResult, TaskSpec, Value, same_work
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import bring_in
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow

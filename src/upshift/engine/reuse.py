@@ -19,10 +19,18 @@ from upshift.engine.keys import (
 from upshift.engine.tasks import COMPLETED, NodeState, TaskState, producers
 from upshift.errors import BlobDamaged, BlobMissing, StoreError
 from upshift.model.graph import Graph, references
-from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.hardware import Hardware, Shortfall
-from upshift.model.spec.task import ONCE, UNCACHED, TaskId, TaskResult, same_inputs, same_work
+from upshift.model.spec.task import (
+    ONCE,
+    UNCACHED,
+    Artifact,
+    TaskId,
+    TaskResult,
+    Value,
+    same_inputs,
+    same_work,
+)
 from upshift.runs.catalog.catalog import FOUND_AT_MOST, Catalog
 from upshift.runs.catalog.rows import RunRow, TaskRow
 from upshift.runtime.storage import artifacts

@@ -36,14 +36,13 @@ from upshift.errors import (
     UpshiftError,
     together,
 )
-from upshift.model.configuration import Configuration
+from upshift.model.configuration import Configuration, home
 from upshift.model.graph import Graph
-from upshift.model.home import home
 from upshift.model.settings.secrets import secret_files
 from upshift.model.settings.sizes import parse_size
 from upshift.model.spec.task import Code, Failure, TaskId
+from upshift.report import Progress
 from upshift.report.human import count, on_rank, worth_a_look
-from upshift.report.progress import Progress
 from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import forget_removed, open_catalog

@@ -25,8 +25,7 @@ import attrs
 
 from upshift.backends.base import Capacity
 from upshift.engine.tasks import TaskState
-from upshift.model.spec.hardware import Device, Hardware, Model
-from upshift.model.spec.launch import Launch
+from upshift.model.spec.hardware import Device, Hardware, Launch, Model
 
 
 class Clock(Protocol):

@@ -19,8 +19,7 @@ from upshift.errors import UpshiftError
 from upshift.model.graph import Graph
 from upshift.model.settings.sizes import parse_span
 from upshift.model.settings.step import StepSettings
-from upshift.model.spec.artifact import Value
-from upshift.model.spec.task import Code, OutputSpec, TaskId, TaskSpec
+from upshift.model.spec.task import Code, OutputSpec, TaskId, TaskSpec, Value
 from upshift.runtime.launch import seats
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store

@@ -21,8 +21,7 @@ from upshift.model.graph import (
     StepDefinition,
     references,
 )
-from upshift.model.spec.artifact import Artifact, Collected, Value
-from upshift.model.spec.task import Failure
+from upshift.model.spec.task import Artifact, Collected, Failure, Value
 
 PENDING = "pending"
 RUNNING = "running"

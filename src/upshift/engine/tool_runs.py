@@ -28,13 +28,12 @@ from upshift.engine.targets import LogReader
 from upshift.engine.tasks import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskState
 from upshift.engine.walk import Walk
 from upshift.errors import BackendError, UpshiftError
-from upshift.model.configuration import Configuration, Target
+from upshift.model.configuration import Configuration, Target, user_name
 from upshift.model.graph import Graph
-from upshift.model.home import user_name
 from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
-from upshift.report.progress import Progress, TaskChange
+from upshift.report import Progress, TaskChange
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import bring_in
 from upshift.runs.catalog.rows import UNFINISHED, RunRow

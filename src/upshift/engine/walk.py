@@ -34,8 +34,7 @@ from upshift.engine.tasks import (
 from upshift.errors import BlobDamaged, BlobMissing
 from upshift.model.checks import MOST_TASKS
 from upshift.model.graph import FromStep, Graph, Node, expansion, ordered, references, remaining_path
-from upshift.model.spec.artifact import Artifact
-from upshift.model.spec.task import Failure
+from upshift.model.spec.task import Artifact, Failure
 
 Grow = Callable[[str, Mapping[str, Artifact]], Sequence[Node]]
 """The nodes that follow from what a node has made, by its name and outputs.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from upshift.errors import ImageError
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 from upshift.runtime.storage.files import replacing
 
 PARENTS, SEEN, LAYERS, BYTECODE, LOCKS = KINDS = ("parents", "seen", "layers", "bytecode", "locks")

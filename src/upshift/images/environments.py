@@ -41,7 +41,7 @@ from upshift.images.recipes.reading import read_text
 from upshift.images.recipes.recipe import make_ingredients
 from upshift.images.reference import digest_of_data
 from upshift.images.uv import find_uv, run_uv
-from upshift.model.home import home
+from upshift.model.configuration import home
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.environment import PythonEnvironment
 from upshift.runtime.accelerators.compatibility import parse

@@ -26,9 +26,8 @@ import attrs
 
 from upshift.errors import GraphError
 from upshift.model.settings.step import StepSettings
-from upshift.model.spec.artifact import Artifact
-from upshift.model.spec.launch import Launch
-from upshift.model.spec.task import EntryPoint
+from upshift.model.spec.hardware import Launch
+from upshift.model.spec.task import Artifact, EntryPoint
 
 VERSION = 1
 

@@ -39,7 +39,7 @@ from upshift.model.graph import (
     Node,
     Source,
 )
-from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.task import Artifact
 
 
 @attrs.define(eq=False)

@@ -6,9 +6,9 @@ import os
 import sys
 from typing import Protocol, TextIO
 
-from upshift.report.progress import Progress
-from upshift.report.terminal.layout import shows
-from upshift.report.terminal.plain import PlainProgress
+from upshift.report import Progress
+from upshift.report.terminal import shows
+from upshift.report.terminal.progress import PlainProgress
 
 _DRAWN = "│━✓✗▶·…↺■↷"
 
@@ -26,7 +26,7 @@ def make_progress(stream: TextIO | None = None, *, live: bool = True) -> Closabl
     What steps print goes to stdout, line by line; all else to ``stream``.
     """
     if live and stream is None and _in_notebook():
-        from upshift.report.html.progress import NotebookProgress, in_this_cell
+        from upshift.report.notebook import NotebookProgress, in_this_cell
 
         return NotebookProgress(in_this_cell(), sys.stdout)
     stream = sys.stderr if stream is None else stream

@@ -14,8 +14,7 @@ from upshift.runtime.launch.stacks import listed as ranks_listed
 from upshift.runtime.launch.stacks import whereabouts
 
 if TYPE_CHECKING:
-    from upshift.model.spec.hardware import Hardware
-    from upshift.model.spec.launch import Stack
+    from upshift.model.spec.hardware import Hardware, Stack
     from upshift.model.spec.task import Failure
     from upshift.runs.history.attempts import Attempt
     from upshift.runs.history.tasks import Task

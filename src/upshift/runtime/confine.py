@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import attrs
 
 from upshift.model.spec import TaskSpec
-from upshift.model.spec.launch import Rank
+from upshift.model.spec.hardware import Rank
 from upshift.runtime import cgroups, proc
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h

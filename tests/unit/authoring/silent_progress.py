@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from upshift.model.spec import MetricValue, TaskId
-from upshift.report.progress import ImageChange, Progress, TaskChange
+from upshift.report import ImageChange, Progress, TaskChange
 
 
 class Silent(Progress):

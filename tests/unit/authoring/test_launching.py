@@ -25,7 +25,7 @@ from upshift import (
 )
 from upshift.authoring.composing.definitions import Analysis
 from upshift.model.graph import StepDefinition
-from upshift.model.spec.launch import Launch
+from upshift.model.spec.hardware import Launch
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.usercode import modules as usercode
 

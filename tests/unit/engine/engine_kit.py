@@ -21,7 +21,7 @@ from upshift.engine.run import execute
 from upshift.model.configuration import Configuration, Target
 from upshift.model.graph import Collection, Constant, FromStep, Graph, Node, Source, StepDefinition
 from upshift.model.spec import Code, EntryPoint, MetricValue, TaskId
-from upshift.report.progress import ImageChange, TaskChange
+from upshift.report import ImageChange, TaskChange
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.history.runs import Run, get_run

@@ -15,7 +15,7 @@ from upshift.engine.gc import Choice, choose, gc, rebuild_catalog, tidy
 from upshift.errors import NotFound, StoreError, UsageError
 from upshift.model.configuration import Configuration
 from upshift.model.settings.sizes import parse_span
-from upshift.report.terminal.gc import Ticker, cleaned_text, rebuilt_text
+from upshift.report.terminal.catalog import Ticker, cleaned_text, rebuilt_text
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import RunRow

@@ -28,9 +28,9 @@ from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node, StepDefinition
 from upshift.model.spec import Code, EntryPoint
 from upshift.model.spec.hardware import Device, Hardware
-from upshift.report.html.page import report_page
-from upshift.report.progress import ImageChange
-from upshift.report.terminal.layout import Page
+from upshift.report import ImageChange
+from upshift.report.page import report_page
+from upshift.report.terminal import Page
 from upshift.report.terminal.show import show_run
 from upshift.report.views.plan import Plan, plan_as_json
 

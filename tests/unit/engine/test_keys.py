@@ -10,9 +10,8 @@ from upshift.engine.keys import Keys, code_in, key_parts
 from upshift.engine.tasks import NodeState
 from upshift.engine.walk import Walk
 from upshift.model.graph import Graph, Node, StepDefinition
-from upshift.model.spec.artifact import Artifact, Collected
-from upshift.model.spec.launch import Launch
-from upshift.model.spec.task import EntryPoint, same_inputs, same_work
+from upshift.model.spec.hardware import Launch
+from upshift.model.spec.task import Artifact, Collected, EntryPoint, same_inputs, same_work
 
 
 def _parts(launch: Launch | None) -> object:

@@ -8,7 +8,7 @@ import pytest
 
 from upshift.engine.keys import changed_inputs, changed_parts, described
 from upshift.model.graph import FromStep, Node
-from upshift.model.spec.artifact import Artifact, Collected
+from upshift.model.spec.task import Artifact, Collected
 from upshift.runtime.storage.artifacts import save
 from upshift.runtime.storage.store import Store, open_store
 

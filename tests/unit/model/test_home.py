@@ -11,8 +11,7 @@ import pytest
 
 from upshift.code.fingerprint import facts
 from upshift.code.memo import Memo
-from upshift.model.configuration import Configuration
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import Configuration, home, make_folder
 from upshift.model.spec import TaskId
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.stores.lease import Lease

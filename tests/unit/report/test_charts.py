@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.report.html.page import Figures
+from upshift.report.page import Figures
 from upshift.report.views.charts import Chart, Parts, gpu_usage, usage
 from upshift.report.views.curves import Logged, chart_of
 from upshift.runtime.storage.metrics import Curve
@@ -98,7 +98,7 @@ def test_each_task_of_a_sweep_is_a_line_and_very_many_are_their_mean_and_range()
 
 
 def test_an_hour_of_samples_is_a_few_kilobytes_and_equal_columns_are_there_once() -> None:
-    from upshift.report.html.page import as_data
+    from upshift.report.page import as_data
 
     columns = {"time": list(range(3600)), "cpu": [i % 60 / 30 for i in range(3600)], "memory": [1e9] * 3600}
     figures = Figures()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from upshift.errors import UsageError
+from upshift.report.terminal import Page
 from upshift.report.terminal.compare import sheet
-from upshift.report.terminal.layout import Page
 from upshift.report.views.comparing import Comparison, Row, compare, short_names, told
 from upshift.runs.history.values import best_of, mode_of, qualified
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from upshift.model.configuration import Configuration, Target
-from upshift.report.doctor.machine import _store
+from upshift.report.doctor.checkup import _store
 from upshift.runtime.storage.objects import open_objects
 
 

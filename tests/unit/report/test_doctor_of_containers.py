@@ -11,9 +11,9 @@ import pytest
 
 from upshift.errors import MissingExtra
 from upshift.model.configuration import Target
-from upshift.report.doctor.check import Check, verdict
+from upshift.report.doctor import Check, verdict
 from upshift.report.doctor.containers import containers
-from upshift.report.terminal.layout import Page
+from upshift.report.terminal import Page
 
 DOCKER = {
     "version": {

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upshift.report.views.graph import layered
-from upshift.report.views.timeline import Bar, at_once, in_lanes, marks, most_at_once
+from upshift.report.views.groups import Bar, at_once, in_lanes, marks, most_at_once
 
 
 @st.composite

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.report.html.page import as_data, environment, markdown, script_hashes, visible
+from upshift.report.page import as_data, environment, markdown, script_hashes, visible
 
 TEXTS = st.text(st.characters(exclude_categories=[]), max_size=60)
 

@@ -15,7 +15,7 @@ from recorder import Recorder
 from upshift.errors import StoreError, UsageError
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.model.spec import Failure
-from upshift.report.html.page import report_page, write_page, write_until_over
+from upshift.report.page import report_page, write_page, write_until_over
 from upshift.report.views.graph import picture
 from upshift.report.views.groups import connections, grouped
 from upshift.report.views.run import run_view

@@ -9,7 +9,7 @@ import pytest
 from upshift.config import ResourceSettings
 from upshift.model.spec import Device, Hardware
 from upshift.report import human
-from upshift.report.terminal.layout import Page, cells, cut, fit, wrap
+from upshift.report.terminal import Page, cells, cut, fit, wrap
 from upshift.report.views.records import brief, side_by_side
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc)

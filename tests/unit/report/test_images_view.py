@@ -27,8 +27,8 @@ from upshift.images.base import (
 from upshift.images.building.builder import Destination
 from upshift.images.preparing import Prepared
 from upshift.images.reference import Reference
+from upshift.report.terminal import Page, cells
 from upshift.report.terminal.images import Building, called, changes, finding_lines, show_image
-from upshift.report.terminal.layout import Page, cells
 from upshift.report.views.plan import image_json
 
 DIGEST = "sha256:" + "a" * 64

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 import pytest
 
 from upshift.images.built import BuiltImage
+from upshift.report.terminal import Page, cells
 from upshift.report.terminal.images import kept_json, kept_table, pruned_text
-from upshift.report.terminal.layout import Page, cells
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 RECIPE = "sha256:" + "a" * 64

@@ -13,7 +13,7 @@ import pytest
 from screen import Screen, on_terminal
 
 PROLOGUE = """
-from upshift.report.progress import TaskChange
+from upshift.report import TaskChange
 from upshift.report.display import make_progress
 from upshift.model.spec import Failure, Hardware, TaskId
 
@@ -321,7 +321,7 @@ def test_the_newest_metrics_stand_beside_a_step_while_it_runs_and_after() -> Non
 def test_an_image_that_is_made_has_a_line_below_the_table_and_one_above_once_it_is_made() -> None:
     code = """
         from upshift.images.base import Progress as Making
-        from upshift.report.progress import ImageChange
+        from upshift.report import ImageChange
 
         def image(status, text=None, **more):
             now = None if text is None else Making(stage="build", text=text)

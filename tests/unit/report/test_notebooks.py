@@ -14,9 +14,8 @@ from benchmarks.made_up import large
 from upshift.errors import StoreError
 from upshift.model.graph import Graph
 from upshift.model.spec import Failure, TaskId
-from upshift.report.html.objects import _metrics
-from upshift.report.html.progress import NotebookProgress
-from upshift.report.progress import TaskChange
+from upshift.report import TaskChange
+from upshift.report.notebook import NotebookProgress, _metrics
 from upshift.runs.history.runs import Run, RunList
 from upshift.runs.history.tabular import Rows
 

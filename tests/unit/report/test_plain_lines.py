@@ -9,9 +9,9 @@ import pytest
 from upshift.errors import UpshiftError
 from upshift.images.base import Progress as ImageProgress
 from upshift.model.spec import Failure, Hardware, MetricSummary, TaskId
-from upshift.report.progress import ImageChange, TaskChange
-from upshift.report.terminal.layout import cleaned
-from upshift.report.terminal.plain import PlainProgress
+from upshift.report import ImageChange, TaskChange
+from upshift.report.terminal import cleaned
+from upshift.report.terminal.progress import PlainProgress
 from upshift.report.terminal.tally import image_of
 
 

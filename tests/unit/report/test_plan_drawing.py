@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from upshift.report.terminal.drawing import draw
+from upshift.report.terminal import draw
 
 
 def drawn(needs: Mapping[str, Sequence[str]], most: int = 40) -> list[str] | None:

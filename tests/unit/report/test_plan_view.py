@@ -14,9 +14,8 @@ from upshift.images.building.builder import Destination
 from upshift.images.preparing import Prepared
 from upshift.model.settings.retry import Retry
 from upshift.model.spec import Hardware
-from upshift.model.spec.hardware import Shortfall
-from upshift.model.spec.launch import Launch
-from upshift.report.terminal.layout import Page, cells
+from upshift.model.spec.hardware import Launch, Shortfall
+from upshift.report.terminal import Page, cells
 from upshift.report.terminal.plan import show_plan, show_scripts
 from upshift.report.views.plan import Edge, Plan, PlannedCode, PlannedStep, PlannedTask, PlannedValue
 

@@ -15,11 +15,11 @@ from made_up_gang import HANG, RAISED, finetuning, stacks_of
 from upshift.engine.run import raise_unless_completed
 from upshift.errors import RunFailed
 from upshift.model.spec import Failure, Hardware, TaskId
-from upshift.report.html.page import report_page
+from upshift.report import TaskChange
 from upshift.report.human import elsewhere, many, on_rank
-from upshift.report.progress import TaskChange
+from upshift.report.page import report_page
 from upshift.report.terminal.compare import compared, compared_json
-from upshift.report.terminal.plain import PlainProgress
+from upshift.report.terminal.progress import PlainProgress
 from upshift.report.terminal.show import show_run
 from upshift.report.views.attempts import notable
 from upshift.report.views.records import brief

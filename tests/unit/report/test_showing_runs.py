@@ -12,8 +12,8 @@ import pytest
 from recorder import LONG, STARTED, Recorder
 from upshift.model.spec import Failure, TaskId
 from upshift.model.spec.task import UNCACHED
-from upshift.report.terminal.layout import Page, cells
-from upshift.report.terminal.runs import runs_table
+from upshift.report.terminal import Page, cells
+from upshift.report.terminal.catalog import runs_table
 from upshift.report.terminal.show import show_run, steps_table
 from upshift.runs.catalog.rows import RunRow, TaskRow
 from upshift.runs.history.as_json import run_as_json

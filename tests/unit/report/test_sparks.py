@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from upshift.report.terminal.layout import spark
+from upshift.report.terminal import spark
 
 
 @pytest.mark.parametrize(

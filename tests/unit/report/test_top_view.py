@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from upshift.model.spec import Device, Hardware, TaskId
-from upshift.report.terminal.layout import Page, cells
+from upshift.report.terminal import Page, cells
 from upshift.report.terminal.top import lines
 from upshift.report.views.top import DeviceNow, GpuNow, Now, Running
 from upshift.runs.catalog.rows import RunRow

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from upshift.model.spec import Device, Hardware
-from upshift.report.views.verdicts import Verdicts, verdict
+from upshift.report.views.records import Verdicts, verdict
 
 GB = 1_000_000_000
 

@@ -28,7 +28,7 @@ from upshift.runtime.storage.serializers.contents import parts_of
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions, StepOptions
-    from upshift.model.spec.artifact import Artifact
+    from upshift.model.spec.task import Artifact
     from upshift.runs.history.versions import ArtifactVersion
     from upshift.runtime.storage.store import Store
     from upshift.runtime.usercode.modules import Stamp

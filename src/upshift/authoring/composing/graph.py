@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions
     from upshift.authoring.signatures import CallSignature
-    from upshift.model.spec.artifact import Artifact
+    from upshift.model.spec.task import Artifact
     from upshift.runtime.storage.store import Store
 
 _LONGEST = 60

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from upshift.errors import MisuseError, SettingsError, UsageError, location, suggestion, user_location
 from upshift.model.checks import shown
-from upshift.model.home import user_name
+from upshift.model.configuration import user_name
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline

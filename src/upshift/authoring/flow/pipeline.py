@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from upshift.authoring.flow.definition import Flow
     from upshift.engine import RunOptions
     from upshift.model.graph import Graph
-    from upshift.report.progress import Progress
+    from upshift.report import Progress
     from upshift.runs.history.runs import Run
     from upshift.runtime.storage.store import Store
 

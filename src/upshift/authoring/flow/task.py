@@ -17,7 +17,7 @@ from upshift.authoring.flow.shape import FIRST, PARALLEL
 from upshift.errors import MisuseError, UsageError, user_location
 from upshift.model.checks import shown
 from upshift.model.graph import FOREACH, INPUTS, ITEM, LINEAR, STATE, SWITCH, FlowStep, task_id
-from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.task import Artifact
 from upshift.runtime.step.context import current
 from upshift.runtime.step.rendering import HTML
 from upshift.runtime.storage.state import State

@@ -30,7 +30,7 @@ import attrs
 
 from upshift.errors import BackendError
 from upshift.images.containers.engine import PODMAN
-from upshift.model.home import home
+from upshift.model.configuration import home
 from upshift.model.spec import TaskSpec
 from upshift.runtime.storage import scratch
 

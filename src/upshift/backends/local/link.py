@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from upshift.errors import BackendError, StoreUnavailable
-from upshift.model.home import make_folder
+from upshift.model.configuration import make_folder
 from upshift.model.spec import TaskSpec, encode
 from upshift.runtime import forks, proc, sockets
 from upshift.runtime.interpreter import command_for_users

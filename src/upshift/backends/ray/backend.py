@@ -39,8 +39,7 @@ from upshift.backends.ray.dashboard import Dashboard, Unknown, address_of
 from upshift.backends.ray.nodes import TYPE, Node, findings, offer, read_nodes
 from upshift.backends.scheduler import Launch, NotNow, Reach, State
 from upshift.errors import BackendError
-from upshift.model.configuration import Target
-from upshift.model.home import home
+from upshift.model.configuration import Target, home
 from upshift.model.settings.ray import RaySettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import TaskSpec

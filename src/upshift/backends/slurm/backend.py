@@ -20,8 +20,7 @@ from upshift.backends.slurm.cluster import PATIENCE, Slurm
 from upshift.backends.slurm.containers import KINDS, Containers
 from upshift.backends.slurm.login import login_of
 from upshift.errors import ConfigError
-from upshift.model.configuration import Target
-from upshift.model.home import home
+from upshift.model.configuration import Target, home
 from upshift.model.settings.slurm import SlurmSettings
 from upshift.model.spec import TaskSpec
 

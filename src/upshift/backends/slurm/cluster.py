@@ -25,7 +25,7 @@ from upshift.backends.slurm.login import FAILED, Login
 from upshift.backends.slurm.script import ranges, script_of
 from upshift.backends.slurm.site import Site, chosen, findings, offer, read_site
 from upshift.errors import BackendError, RequestRefused
-from upshift.model.home import home
+from upshift.model.configuration import home
 from upshift.model.settings.slurm import minutes_of
 from upshift.runtime.launch import seats
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE

@@ -22,7 +22,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 from upshift.runtime.storage.digest import Bytes, algorithm, digest_of
 from upshift.runtime.storage.files import replacing
 

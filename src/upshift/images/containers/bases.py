@@ -35,7 +35,7 @@ from upshift.images.containers.engine import PODMAN, ContainerEngine, full_disk
 from upshift.images.containers.transfer import platform_of, tls_of
 from upshift.images.recipes.dockerfiles import instructions
 from upshift.images.reference import DEFAULT_REPOSITORY, Reference
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 
 BASE_LABEL = "dev.upshift.base"
 """Label of a base, and so of every image on top of it: a digest of what it was made from."""

@@ -26,7 +26,7 @@ from upshift.images.registries.credentials import RegistryCredentials
 from upshift.images.uv import find_uv
 from upshift.model.configuration import Target
 from upshift.model.settings.sizes import format_size
-from upshift.report.doctor.check import Check, Status
+from upshift.report.doctor import Check, Status
 from upshift.runtime.accelerators.vendors import present
 
 _GROUP = "containers"

@@ -12,7 +12,7 @@ import attrs
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Device, Framework
-from upshift.report.doctor.check import Check, Status
+from upshift.report.doctor import Check, Status
 from upshift.runtime.accelerators import frameworks, words
 from upshift.runtime.accelerators.agent import DEADLINE, SLOW, Snapshot, asking
 from upshift.runtime.accelerators.evidence import (

@@ -1,9 +1,4 @@
-"""Runs side by side: where their parameters differ, how each step went, what it logged.
-
-Two runs are two columns, with a row for everything that is known of them. Of more, each is a row of a sheet,
-with columns for the parameters that differ and for metrics, and the best run comes first. A sheet, of runs or
-of tasks, is as wide as the page: curves are dropped first, then columns from the right.
-"""
+"""Runs side by side, and artifacts: all names, the versions of one side by side, one with its lineage."""
 
 from __future__ import annotations
 
@@ -12,31 +7,35 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.model.plain import words
+from upshift.model.plain import short_type, words
+from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, count, duration, moment, span
-from upshift.report.terminal.layout import (
+from upshift.report.terminal import (
     GAP,
     STATUS_STYLES,
     Page,
     cells,
     columns,
     cut,
+    fit,
     heading,
     labelled,
     spark,
 )
 from upshift.report.terminal.outcome import lasts
 from upshift.report.views.charts import Cell, Table
-from upshift.report.views.comparing import Comparison, compare, rows_of_runs
+from upshift.report.views.comparing import Comparison, Row, compare, rows_of_runs
 from upshift.runs.history.as_json import metrics_as_json, row_as_json
 from upshift.runs.history.runs import RunList
-from upshift.runtime.storage.metrics import as_json
+from upshift.runs.history.versions import ArtifactVersion
+from upshift.runtime.storage.metrics import as_json, value_text
 
 if TYPE_CHECKING:
     from upshift.runs.history.runs import Run
     from upshift.runs.history.steps import Step
     from upshift.runs.history.tasks import Task
     from upshift.runtime.storage.metrics import Curve
+
 
 _COLUMNS = 2
 """Runs that are shown as columns; of more, each is a row."""
@@ -365,3 +364,73 @@ def _width(table: Table, rows: Sequence[Sequence[str]], shown: Sequence[int]) ->
 
 def _widths(table: Table, rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
     return [max([cells(table.heads[i]), *(cells(row[i]) for row in rows)]) for i in shown]
+
+
+_DIGEST = 19
+"""Characters of a digest that are worth reading."""
+_HEADS = ("name", "version", "tags", "type", "size", "made", "run")
+
+
+def names_table(found: Sequence[ArtifactVersion], page: Page) -> str:
+    """The newest version of each name."""
+    if not found:
+        return "No values. Run a pipeline: upshift run FILE"
+    rows = [
+        (
+            one.name,
+            str(one.version),
+            ", ".join(one.tags) or DASH,
+            short_type(one.type),
+            format_size(one.bytes),
+            DASH if one.made is None else moment(one.made),
+            one.run,
+        )
+        for one in found
+    ]
+    natural = [max(map(cells, column)) for column in zip(_HEADS, *rows, strict=True)]
+    least = [min(width, 8) for width in natural]
+    widths = fit(natural, page.whole.width - GAP * (len(natural) - 1), least)
+    lines = heading(_HEADS, widths, page)
+    lines += [columns([cut(c, width) for c, width in zip(row, widths, strict=True)], widths) for row in rows]
+    return "\n".join(lines)
+
+
+def versions_table(found: Sequence[ArtifactVersion], page: Page, *, sort: str | None = None) -> str:
+    """The versions of one name, with the inputs in which they differ and what was logged."""
+    if not found:
+        return "No versions."
+    comparison = compare([_row(one) for one in found], "version", sort=sort)
+    what = title(comparison, f"{found[0].name}, {count(len(found), 'version')}")
+    return f"{page.paint(what, 'bold')}\n{sheet(comparison, page.whole)}"
+
+
+def _row(one: ArtifactVersion) -> Row:
+    maker = one.maker
+    return Row(
+        name=str(one.version),
+        status="completed",
+        given={} if maker is None else maker.plain_inputs,
+        metrics={} if maker is None else maker.metrics,
+        seconds=None if maker is None else maker.seconds,
+        facts={"tags": ", ".join(one.tags), "size": format_size(one.bytes), "run": f"{one.run} {one.task}"},
+    )
+
+
+def lineage(one: ArtifactVersion, page: Page) -> str:
+    """One version: what it is, and which run made it, from what and with which code."""
+    maker = one.maker
+    facts: dict[str, str | list[str]] = {
+        "tags": ", ".join(one.tags),
+        "value": f"{one.type}, {format_size(one.bytes)}",
+        "made": "" if one.made is None else moment(one.made),
+        "by": f"{one.task} of run {one.run}" + ("" if maker else ", which was removed"),
+        "inputs": [f"{n}={words(v)}" for n, v in maker.flat_inputs.items()] if maker else "",
+        "metrics": [f"{n}={value_text(v)}" for n, v in maker.metrics.items()] if maker else "",
+        "code": "" if one.code is None else one.code[:_DIGEST],
+    }
+    lines = [page.paint(f"{one.name}@{one.version}", "bold")]
+    for name, text in facts.items():
+        if text:
+            for label, line in labelled(name, text, page.width - 11):
+                lines.append(f"  {page.paint(f'{label:<8}', 'dim')} {line}")
+    return "\n".join(lines)

@@ -16,9 +16,9 @@ import attrs
 from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Image, Lock, Recipe
 from upshift.images.reference import shortened
 from upshift.model.settings.sizes import format_size
+from upshift.report import ImageChange
 from upshift.report.human import DASH, ago, count, elapsed
-from upshift.report.progress import ImageChange
-from upshift.report.terminal.layout import (
+from upshift.report.terminal import (
     GAP,
     Outlet,
     Page,

@@ -6,7 +6,7 @@
     task_changed ──► tally ─┐
     notice, output ► backlog ┴─ wake ────► clear the table, print the backlog, draw the table
 
-The threads, and when the second one starts: :mod:`upshift.report.terminal.redrawn`.
+The threads, and when the second one starts: :class:`upshift.report.terminal.progress.Redrawn`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.text import Text
 
 from upshift.model.spec.task import TaskId
+from upshift.report import ImageChange, TaskChange
 from upshift.report.human import about, count, elapsed
-from upshift.report.progress import ImageChange, TaskChange
-from upshift.report.terminal.layout import STATUS_STYLES, Outlet, Page, cleaned, label
-from upshift.report.terminal.redrawn import Redrawn
+from upshift.report.terminal import STATUS_STYLES, Outlet, Page, cleaned, label
+from upshift.report.terminal.progress import Redrawn
 from upshift.report.terminal.tally import Clock, RunTally, StepTally, ending
 from upshift.report.views.records import brief
 

@@ -18,9 +18,9 @@ from upshift.report.human import (
     together,
     worth_a_look,
 )
-from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, spark, wrap
-from upshift.report.views.failures import alike, item_of, named
-from upshift.report.views.verdicts import Verdicts
+from upshift.report.terminal import GAP, Page, cells, columns, cut, fit, heading, spark, wrap
+from upshift.report.views.records import Verdicts
+from upshift.report.views.steps import alike, item_of, named
 from upshift.runs.history.values import best_of, mode_of
 from upshift.runtime.storage.metrics import of_rank, value_text
 

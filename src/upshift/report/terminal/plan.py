@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Any
 from upshift.model.settings.retry import RETRYABLE
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, TIMES, count, counted, duration, number
-from upshift.report.terminal.drawing import draw
+from upshift.report.terminal import (
+    GAP,
+    Page,
+    cells,
+    columns,
+    cut,
+    draw,
+    fit,
+    heading,
+    labelled,
+    pad,
+    wrap,
+)
 from upshift.report.terminal.images import finding_lines, in_order, in_short, origins_of
-from upshift.report.terminal.layout import GAP, Page, cells, columns, cut, fit, heading, labelled, pad, wrap
 from upshift.report.views.records import SHORT, side_by_side
 from upshift.runs.history.values import param_items
 

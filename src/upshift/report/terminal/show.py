@@ -16,9 +16,7 @@ import attrs
 
 from upshift.model.plain import words
 from upshift.report.human import DASH, TIMES, ago, count, duration, moment, span
-from upshift.report.terminal import outcome
-from upshift.report.terminal.compare import sheet, title
-from upshift.report.terminal.layout import (
+from upshift.report.terminal import (
     GAP,
     STATUS_STYLES,
     Page,
@@ -27,9 +25,11 @@ from upshift.report.terminal.layout import (
     fit,
     heading,
     labelled,
+    outcome,
     pad,
     wrap,
 )
+from upshift.report.terminal.compare import sheet, title
 from upshift.report.views.comparing import Row, compare, rows_of_tasks
 from upshift.report.views.groups import records_of, took
 from upshift.report.views.records import RECORDS, SHORT

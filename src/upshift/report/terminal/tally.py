@@ -14,9 +14,9 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricValue
+from upshift.report import ImageChange, TaskChange
 from upshift.report.human import DASH, duration
-from upshift.report.progress import ImageChange, TaskChange
-from upshift.report.terminal.layout import cut
+from upshift.report.terminal import cut
 from upshift.runs.history.values import best_of, mode_of, number
 from upshift.runtime.storage.metrics import newest, told, value_text
 

@@ -22,7 +22,7 @@ from types import FrameType
 
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, count, elapsed, many, number, of_its_own, processes
-from upshift.report.terminal.layout import (
+from upshift.report.terminal import (
     GAP,
     Page,
     cells,

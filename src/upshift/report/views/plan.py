@@ -10,9 +10,8 @@ import attrs
 from upshift.errors import RunFailed, UpshiftError
 from upshift.model.settings.retry import Retry
 from upshift.model.settings.secrets import NeededSecret
-from upshift.model.spec.artifact import Artifact
-from upshift.model.spec.hardware import Hardware, Shortfall
-from upshift.model.spec.launch import Launch
+from upshift.model.spec.hardware import Hardware, Launch, Shortfall
+from upshift.model.spec.task import Artifact
 from upshift.runs.history.values import params_as_json
 
 if TYPE_CHECKING:

@@ -21,19 +21,25 @@ import attrs
 from upshift.model.graph import STATE, Collection, Constant, FromStep, Source
 from upshift.model.plain import TEXT, TYPE, flat, is_opaque, words
 from upshift.model.settings.sizes import format_size
-from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.task import Artifact
 from upshift.model.spec.telemetry import Card
 from upshift.report.human import TIMES, amount, duration, moment, of_tasks
 from upshift.report.views.attempts import Devices, Evidence, devices_view
 from upshift.report.views.charts import Cell, Chart, Table
 from upshift.report.views.comparing import compare, rows_of_runs
 from upshift.report.views.curves import Metrics, metrics_of, metrics_of_runs
-from upshift.report.views.failures import TaskFailure, failures
 from upshift.report.views.graph import Picture, picture
-from upshift.report.views.groups import Group, grouped, took
+from upshift.report.views.groups import Group, Timeline, grouped, timeline, took
 from upshift.report.views.records import RECORDS, SHORT
-from upshift.report.views.steps import StepView, TaskTable, memory_peak, step_view, task_table
-from upshift.report.views.timeline import Timeline, timeline
+from upshift.report.views.steps import (
+    StepView,
+    TaskFailure,
+    TaskTable,
+    failures,
+    memory_peak,
+    step_view,
+    task_table,
+)
 from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.runs import Run
 from upshift.runtime.storage.artifacts import described

@@ -1,17 +1,31 @@
-"""A step of a run: its status and the reason, its four records in brief, and its tasks in full."""
+"""A step of a run: its status and the reason, its four records in brief, its tasks in full; what failed.
+
+A failure has its cause, the end of its log, and what to run next; tasks that failed alike are told of once.
+"""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 
-from upshift.model.plain import UNKNOWN
+from upshift.model.plain import UNKNOWN, words
 from upshift.model.settings.sizes import format_size
 from upshift.report.human import DASH, because, count, counted, duration, short_image, span
-from upshift.report.views.attempts import TAIL, AttemptView, Evidence, attempt_view
+from upshift.report.views.attempts import (
+    TAIL,
+    AttemptView,
+    Evidence,
+    FailureView,
+    LogView,
+    attempt_view,
+    failure_view,
+    log_view,
+    stacks_view,
+)
 from upshift.report.views.comparing import differing_in, plainly, short_names
 from upshift.report.views.groups import Group, Rows, records_of, since, took
 from upshift.report.views.records import RECORDS, SAME, SHORT
@@ -369,3 +383,96 @@ def _spread(title: str, ordered: Sequence[float], words: Callable[[float], str])
     median, most = ordered[len(ordered) // 2], ordered[-1]
     ninth = ordered[min(int(0.9 * len(ordered)), len(ordered) - 1)]
     return f"{title}: median {words(median)}, 9 of 10 below {words(ninth)}, most {words(most)}"
+
+
+_NAMED = 12
+"""Tasks that failed alike and are named."""
+_COMPARED = 50
+"""Tasks among which an item is told apart …"""
+"""… by at most so many inputs."""
+_LINES = 15
+"""Lines of its log that are shown with a failure."""
+
+
+@attrs.frozen(kw_only=True)
+class TaskFailure:
+    """A task that failed, with the end of its log, those that failed alike, and what to run next."""
+
+    task: str
+    item: str  # of a mapped step, the inputs that tell it from other tasks
+    anchor: str
+    status: str
+    reason: str
+    failure: FailureView
+    log: LogView
+    stacks: Sequence[tuple[str, str]]
+    more_stacks: int
+    alike: str
+    commands: Sequence[tuple[str, str]]
+
+
+def alike(tasks: Iterable[Task]) -> list[list[Task]]:
+    """The tasks that failed, grouped by reason and place; cancelled ones last."""
+    found: dict[tuple[str, str, str], list[Task]] = {}
+    for task in tasks:
+        error = task.attempts[-1].error if task.attempts else None
+        if task.status in ("failed", "cancelled") and error is not None and _is_told(task.attempts[-1]):
+            found.setdefault((task.row.task.step, error.reason, error.where or error.message), []).append(
+                task
+            )
+    return sorted(found.values(), key=lambda same: same[0].status != "failed")
+
+
+def failures(run: Run, groups: Sequence[Group], evidence: Evidence) -> Iterator[TaskFailure]:
+    """A view of each kind of failure."""
+    anchors = {step.name: group.anchor for group in groups for step in group.steps}
+    for task, *others in alike(task for group in groups for task in group.tasks):
+        yield _failure(run, task, others, anchors[task.row.task.step], evidence)
+
+
+def item_of(run: Run, task: Task) -> str:
+    """Which item a task of a mapped step has, by the inputs in which it differs from others; or nothing."""
+    step = run[task.row.task.step]
+    if not step.mapped:
+        return ""
+    given = [task.plain_inputs, *(other.plain_inputs for other in step.tasks[:_COMPARED])]
+    names = differing_in(given)[:_INPUTS]
+    labels = short_names(names)
+    return ", ".join(f"{labels[name]}={words(given[0][name])}" for name in names if name in given[0])
+
+
+def named(tasks: Sequence[Task]) -> str:
+    """The names of tasks that failed like another one."""
+    names = ", ".join(str(task.row.task) for task in tasks[:_NAMED])
+    return names + (f" and {len(tasks) - _NAMED:,} more" if len(tasks) > _NAMED else "")
+
+
+def _is_told(attempt: Attempt) -> bool:
+    """Whether there is something to tell: nothing went wrong in one that was cancelled while it waited."""
+    return attempt.error is None or not (attempt.error.reason == "cancelled" and attempt.used is None)
+
+
+def _failure(run: Run, task: Task, others: Sequence[Task], anchor: str, evidence: Evidence) -> TaskFailure:
+    attempt, name = task.attempts[-1], str(task.row.task)
+    failure = failure_view(attempt)
+    assert failure is not None
+    reason = "" if attempt.reason in (None, task.status) else attempt.reason
+    tries = f" after {count(len(task.attempts), 'attempt')}" if len(task.attempts) > 1 else ""
+    stacks, more_stacks = stacks_view(attempt)
+    log = log_view(run, task, attempt, evidence.log(attempt).last(_LINES))
+    commands = [("everything it printed", log.command)]
+    if attempt.reason != "cancelled":
+        commands.append(("run it again under a debugger", f"upshift replay {run.id} {shlex.quote(name)}"))
+    return TaskFailure(
+        task=name,
+        item=item_of(run, task),
+        anchor=anchor,
+        status=task.status,
+        reason=f"{reason}{tries}",
+        failure=failure,
+        log=log,
+        stacks=stacks,
+        more_stacks=more_stacks,
+        alike=named(others),
+        commands=commands,
+    )

@@ -19,7 +19,7 @@ import attrs
 
 from upshift.errors import ConfigError, MissingExtra, NotFound, suggestion
 from upshift.model.checks import MOST_RUNS, local_path, number, shown, text, unfit
-from upshift.model.home import home
+from upshift.model.configuration import home
 from upshift.model.spec.codec import decode
 from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricSummary

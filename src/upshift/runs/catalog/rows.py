@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 from upshift.model.checks import in_bucket
-from upshift.model.home import home
+from upshift.model.configuration import home
 from upshift.model.spec.codec import decode, encode, from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.runtime.storage.replica import replica_at, replica_of

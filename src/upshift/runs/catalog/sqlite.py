@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from upshift.errors import ConfigError, StoreUnavailable, UpshiftError
-from upshift.model.home import make_folder
+from upshift.model.configuration import make_folder
 from upshift.runs.catalog.database import BUSY_SECONDS, Damaged, Database, Locked, Migrations
 
 _DAMAGED = ("file is not a database", "malformed", "file is encrypted")

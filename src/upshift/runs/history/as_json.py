@@ -14,10 +14,8 @@ from upshift.runs.history.values import params_as_json
 from upshift.runtime.storage.artifacts import described
 
 if TYPE_CHECKING:
-    from upshift.model.spec.artifact import Artifact
-    from upshift.model.spec.hardware import Hardware
-    from upshift.model.spec.launch import Stack
-    from upshift.model.spec.task import Failure
+    from upshift.model.spec.hardware import Hardware, Stack
+    from upshift.model.spec.task import Artifact, Failure
     from upshift.model.spec.telemetry import Card, Checkpoints, MetricSummary
     from upshift.runs.catalog.rows import RunRow
     from upshift.runs.history.attempts import Attempt

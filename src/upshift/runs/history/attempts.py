@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from upshift.model.spec.codec import from_json
-from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.launch import Stack
+from upshift.model.spec.hardware import Hardware, Stack
 from upshift.model.spec.task import Failure
 from upshift.model.spec.telemetry import Card, Checkpoints, Gap, MetricSummary, standing
 from upshift.runs.catalog.rows import AttemptRow

@@ -13,7 +13,7 @@ import upshift
 from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
 from upshift.model.graph import INPUTS, STATE
-from upshift.model.spec.artifact import Artifact, Collected, Value
+from upshift.model.spec.task import Artifact, Collected, Value
 from upshift.runs.history.places import Placed, found
 from upshift.runtime.storage.state import State
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import upshift
 from upshift.errors import NotFound, UsageError, user_location
 from upshift.model.checks import shown
+from upshift.model.configuration import user_name
 from upshift.model.graph import Collection, Constant, FromStep, Node, Source, taken_by
-from upshift.model.home import user_name
-from upshift.model.spec.artifact import Artifact, Collected, Value
+from upshift.model.spec.task import Artifact, Collected, Value
 
 if TYPE_CHECKING:
     from upshift.runs.catalog.rows import RunRow, TaskRow

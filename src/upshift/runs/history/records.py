@@ -19,9 +19,8 @@ import upshift
 from upshift.errors import StoreError
 from upshift.model.graph import CHOICE, ITEMS, STATE, Graph, Node, needs, ordered
 from upshift.model.growth import Growth
-from upshift.model.spec.artifact import Artifact, Value
 from upshift.model.spec.codec import from_json
-from upshift.model.spec.task import TaskId, TaskResult, TaskSpec
+from upshift.model.spec.task import Artifact, TaskId, TaskResult, TaskSpec, Value
 from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of

@@ -16,9 +16,8 @@ from upshift.errors import BlobDamaged, BlobMissing, NotFound, UsageError, sugge
 from upshift.model.checks import shown
 from upshift.model.graph import Collection, Constant, FromStep, Graph, Source
 from upshift.model.plain import words
-from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode, to_json
-from upshift.model.spec.task import TaskId
+from upshift.model.spec.task import Artifact, TaskId
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import known_run, open_catalog
 from upshift.runs.catalog.rows import UNFINISHED, RunRow

@@ -10,7 +10,7 @@ from typing import Any
 import upshift
 from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
-from upshift.model.spec.launch import Launch
+from upshift.model.spec.hardware import Launch
 from upshift.runs.catalog.rows import UNFINISHED
 from upshift.runs.history.outputs import Outputs
 from upshift.runs.history.places import nodes_after, nodes_before

@@ -27,7 +27,7 @@ class Drawn:
     """Draws itself in a notebook. How is known to the reports, above this layer, and looked up only there."""
 
     def _repr_html_(self) -> str | None:
-        objects = import_module("upshift.report.html.objects")
+        objects = import_module("upshift.report.notebook")
         try:
             return str(objects.html_of(objects.drawn(self)))
         except UpshiftError:  # what is to be drawn is not there any more; its text still is

@@ -12,8 +12,7 @@ from upshift.errors import BlobDamaged, BlobMissing, NotFound, UsageError, user_
 from upshift.model.checks import shown
 from upshift.model.graph import STATES
 from upshift.model.plain import flat, is_opaque
-from upshift.model.spec.artifact import Artifact, Value
-from upshift.model.spec.task import UNCACHED, Failure, TaskId
+from upshift.model.spec.task import UNCACHED, Artifact, Failure, TaskId, Value
 from upshift.model.spec.telemetry import MetricValue
 from upshift.runs.catalog.rows import UNFINISHED, TaskRow
 from upshift.runs.history.attempts import Attempt

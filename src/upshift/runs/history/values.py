@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from upshift.errors import UsageError
 from upshift.model.plain import TEXT, flat, is_opaque, opaque, words
-from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.task import Artifact
 from upshift.model.spec.telemetry import MetricSummary, MetricValue
 from upshift.runtime.storage.artifacts import described
 from upshift.runtime.storage.metrics import from_json

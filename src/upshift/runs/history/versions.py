@@ -17,8 +17,7 @@ import attrs
 
 from upshift.errors import NotFound, StoreUnavailable, UsageError, suggestion
 from upshift.model.checks import shown
-from upshift.model.spec.artifact import Artifact
-from upshift.model.spec.task import TaskId, TaskResult
+from upshift.model.spec.task import Artifact, TaskId, TaskResult
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import VersionRow

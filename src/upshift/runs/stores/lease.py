@@ -38,7 +38,7 @@ from typing import Any
 import attrs
 
 from upshift.errors import LeaseLost, RunOwned, StoreUnavailable
-from upshift.model.home import home
+from upshift.model.configuration import home
 from upshift.runs.stores import bucket_lease
 from upshift.runtime.storage.claims import NO_LOCKS
 from upshift.runtime.storage.files import available, boot_id, create, fresh, machine_id, write_all

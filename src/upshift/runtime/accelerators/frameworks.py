@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 from upshift.model.spec import Framework, decode, encode
 from upshift.runtime.interpreter import command
 

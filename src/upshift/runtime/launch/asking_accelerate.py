@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from upshift.errors import MissingExtra, UpshiftError
-from upshift.model.spec.hardware import Device
-from upshift.model.spec.launch import Launch, Rank
+from upshift.model.spec.hardware import Device, Launch, Rank
 from upshift.runtime.launch.arguments.meanings import ACCELERATE
 from upshift.runtime.launch.config_file import CONFIG, DEEPSPEED
 from upshift.runtime.launch.environment import THREADS

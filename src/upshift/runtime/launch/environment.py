@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from upshift.model.spec.launch import Launch, Rank
+from upshift.model.spec.hardware import Launch, Rank
 
 GROUP: Final = (
     "RANK",

@@ -19,8 +19,7 @@ from pathlib import Path
 import attrs
 
 from upshift.model.settings.resources import ResourceSettings
-from upshift.model.spec.hardware import Device, Hardware
-from upshift.model.spec.launch import Launch, Rank
+from upshift.model.spec.hardware import Device, Hardware, Launch, Rank
 from upshift.model.spec.task import TaskSpec
 from upshift.runtime.accelerators import files
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.model.spec.hardware import Hardware
-from upshift.model.spec.launch import Rank
+from upshift.model.spec.hardware import Hardware, Rank
 from upshift.model.spec.task import TaskSpec
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import attrs
 from upshift.errors import BlobDamaged, NotSerializable, UpshiftError
 from upshift.model.plain import TYPE, UNKNOWN, has_parts, is_opaque, opaque, plain_of, short_type, type_name
 from upshift.model.settings.sizes import format_size
-from upshift.model.spec.artifact import INLINE_LIMIT, Artifact, Value
+from upshift.model.spec.task import INLINE_LIMIT, Artifact, Value
 from upshift.runtime.storage import manifest
 from upshift.runtime.storage.digest import Bytes, digest_of
 from upshift.runtime.storage.serializers import Serializer, names_blobs, serializer_named, serializers_for

@@ -35,7 +35,7 @@ from pathlib import Path
 
 import attrs
 
-from upshift.model.home import make_folder
+from upshift.model.configuration import make_folder
 from upshift.runtime.storage.files import available, boot_id, create, discard, write_all
 from upshift.runtime.storage.format import mark
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from upshift.errors import StoreUnavailable
-from upshift.model import home
+from upshift.model import configuration
 
 _FIXES = {
     errno.ENOSPC: "Free some space, or choose another store.",
@@ -95,7 +95,7 @@ def create(path: str, *, mode: int = 0o666, access: int = os.O_WRONLY) -> int:
     try:
         return os.open(path, flags, mode)
     except FileNotFoundError:
-        home.make_folder(Path(path).parent)
+        configuration.make_folder(Path(path).parent)
         return os.open(path, flags, mode)
 
 
@@ -209,7 +209,7 @@ def make_folder(folder: str) -> list[str]:
     while not os.path.isdir(there):
         there = os.path.dirname(there)
         parents.append(there)
-    home.make_folder(Path(folder))
+    configuration.make_folder(Path(folder))
     return parents
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from upshift.errors import StoreError, UpshiftError
-from upshift.model.home import make_folder
+from upshift.model.configuration import make_folder
 from upshift.model.spec.task import TaskId
 from upshift.runtime import forks
 from upshift.runtime.storage.files import available, fresh

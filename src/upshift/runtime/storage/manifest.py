@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from upshift.model.spec.artifact import Artifact
 from upshift.model.spec.codec import decode, encode
+from upshift.model.spec.task import Artifact
 
 NAME = "items"
 """What an artifact names as its serializer."""

@@ -32,7 +32,7 @@ from pathlib import Path
 import attrs
 
 from upshift.errors import StoreError
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 from upshift.runtime.storage.condemned import Condemned
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import available, replacing

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from upshift.errors import StoreUnavailable
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 
 VARIABLE = "UPSHIFT_SCRATCH"
 """Environment variable: a folder, not made yet, that somebody else removes. A supervisor sets it for

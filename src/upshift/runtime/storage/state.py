@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.task import Artifact
 
 
 class State:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from upshift.errors import StoreError, StoreUnavailable
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 from upshift.runtime.storage import scratch
 from upshift.runtime.storage.digest import split
 

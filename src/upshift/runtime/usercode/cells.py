@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from upshift.errors import cell_title
-from upshift.model.spec.artifact import Artifact
+from upshift.model.spec.task import Artifact
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.serializers.pickled import picklers
 from upshift.runtime.storage.store import Store

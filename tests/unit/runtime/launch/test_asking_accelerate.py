@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from upshift.errors import MissingExtra, UpshiftError
-from upshift.model.spec.hardware import Device
-from upshift.model.spec.launch import Launch, Rank
+from upshift.model.spec.hardware import Device, Launch, Rank
 from upshift.runtime.launch import asking_accelerate as asking
 from upshift.runtime.launch.asking_accelerate import ask
 

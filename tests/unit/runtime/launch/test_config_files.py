@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from upshift import MissingExtra, ResourceSettings, SettingsError
-from upshift.model.spec.launch import Launch
+from upshift.model.spec.hardware import Launch
 from upshift.runtime.launch.config_file import read_config
 from upshift.runtime.launch.merging import LaunchRequest
 

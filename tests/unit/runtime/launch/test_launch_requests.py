@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from upshift import ResourceSettings, SettingsError
-from upshift.model.spec.hardware import Device, Hardware
-from upshift.model.spec.launch import Launch
+from upshift.model.spec.hardware import Device, Hardware, Launch
 from upshift.runtime.launch.merging import LaunchRequest
 from upshift.runtime.launch.placement import placed, remarks, world_size
 

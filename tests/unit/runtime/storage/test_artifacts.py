@@ -16,7 +16,7 @@ import pytest
 from upshift.errors import BlobMissing, NotSerializable
 from upshift.model.plain import opaque
 from upshift.model.spec import Artifact, from_json, to_json
-from upshift.model.spec.artifact import Collected
+from upshift.model.spec.task import Collected
 from upshift.runtime.storage import manifest
 from upshift.runtime.storage.artifacts import described, items_of, load, save, verify
 from upshift.runtime.storage.digest import digest_of

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from upshift.errors import ConfigError, StoreError
-from upshift.model import home
+from upshift.model import configuration
 from upshift.model.spec import Artifact, Code, EntryPoint, Failure, TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage.records import Records, pack_result
 from upshift.runtime.storage.store import Store, open_store
@@ -182,7 +182,7 @@ def test_a_record_is_written_though_others_remove_its_folders_while_they_are_mad
 ) -> None:
     records = Records(str(tmp_path), power=False)
     records.write("runs/r/other.json", b"{}")
-    made, tries = home.make_folder, list[Path]()
+    made, tries = configuration.make_folder, list[Path]()
 
     def make(folder: Path) -> None:
         tries.append(folder)
@@ -190,7 +190,7 @@ def test_a_record_is_written_though_others_remove_its_folders_while_they_are_mad
             raise FileNotFoundError(folder)
         made(folder)
 
-    monkeypatch.setattr(home, "make_folder", make)
+    monkeypatch.setattr(configuration, "make_folder", make)
     records.write("runs/r/tasks/train/0.1.claim", b"somebody")
     assert records.read("runs/r/tasks/train/0.1.claim") == b"somebody"
     assert len(tries) == 2

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import Device, Model
 from upshift.model.spec.task import TaskId

@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import upshift
-from upshift.model.home import home
+from upshift.model.configuration import home
 from upshift.runtime import cgroups, proc
 from upshift.runtime.storage import unpacking
 from upshift.runtime.supervisor.serving import single_task

@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 
 from upshift.errors import BackendError
-from upshift.model.home import home, make_folder
+from upshift.model.configuration import home, make_folder
 from upshift.model.spec import TaskId
 from upshift.runtime import marks
 from upshift.runtime.storage import scratch

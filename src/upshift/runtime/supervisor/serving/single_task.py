@@ -26,8 +26,7 @@ import attrs
 
 import upshift
 from upshift.errors import UpshiftError
-from upshift.model.configuration import BUCKET_CACHE
-from upshift.model.home import home
+from upshift.model.configuration import BUCKET_CACHE, home
 from upshift.model.settings.secrets import at_node, read_secrets
 from upshift.model.settings.sizes import parse_size
 from upshift.model.spec import MetricValue, TaskSpec, decode, from_json

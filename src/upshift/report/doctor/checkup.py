@@ -1,4 +1,7 @@
-"""The part of a checkup that every step needs: Python, folders, CPUs, memory."""
+"""A checkup of this machine: what is there, what would stop a step, and what to do about it.
+
+Here is what every step needs: Python, folders, CPUs, memory. Devices and containers have their own modules.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ from pathlib import Path
 
 from upshift._version import __version__
 from upshift.errors import UpshiftError
+from upshift.images.containers.engine import NAMES
 from upshift.model.checks import in_bucket
-from upshift.model.configuration import Configuration, Target
-from upshift.model.home import home
+from upshift.model.configuration import Configuration, Target, home
 from upshift.model.settings.sizes import format_size
-from upshift.report.doctor.check import Check, Status
+from upshift.report.doctor import Check, Status
+from upshift.report.doctor.devices import devices
 from upshift.runtime import cgroups, proc
 from upshift.runtime.storage.objects import open_objects
 
@@ -29,7 +33,19 @@ _SMALL_SHM = 1 << 30
 _SHM = Path("/dev/shm")
 
 
-def machine(target: Target, configuration: Configuration, *, remote: bool) -> Iterator[Check]:
+def checkup(target: Target, configuration: Configuration, *, remote: bool) -> Iterator[Check]:
+    """Look at one thing after the other; the last ones take seconds."""
+    here = target.backend in NAMES
+    yield from _machine(target, configuration, remote=remote and not here)
+    if here or not remote:
+        yield from devices(environment=not here)
+    if here or target.registry:
+        from upshift.report.doctor.containers import containers
+
+        yield from containers(target)
+
+
+def _machine(target: Target, configuration: Configuration, *, remote: bool) -> Iterator[Check]:
     """Everything that has nothing to do with devices; of hardware nothing, where steps run elsewhere."""
     yield _python()
     yield _home()

@@ -1,7 +1,14 @@
-"""The page: the view of a run put into templates, with style, scripts, cards and data, in one text; its file.
+"""A run as one HTML file that needs nothing else: no network, no other file, no server.
 
-Control characters are made visible here; Jinja2 escapes markup. Cards of steps are pictures, HTML in a frame
-without access to anything, or Markdown as text.
+::
+
+    view (upshift.report.views.run) ──► page ──► html/templates/   Jinja2, escaped as it is put in
+                                    │  └─── html/assets/      style, scripts, uPlot
+                                    └─ cards                  what steps show, in frames without access
+
+Tables and texts are in the page as it opens. Charts are numbers in it, which uPlot draws where they come
+into view; so are the rows of tasks, of which only those in view are elements. Control characters are made
+visible here; Jinja2 escapes markup. Cards of steps are pictures, HTML in a frame, or Markdown as text.
 """
 
 from __future__ import annotations
@@ -99,7 +106,7 @@ class Figures:
 def environment() -> Environment:
     """Jinja2 with the templates of the page."""
     found = Environment(
-        loader=PackageLoader("upshift.report.html"),
+        loader=PackageLoader("upshift.report", "html/templates"),
         autoescape=True,
         finalize=finalized,
         undefined=StrictUndefined,
@@ -113,7 +120,7 @@ def environment() -> Environment:
 @functools.cache
 def asset(file: str) -> str:
     """The text of a style sheet or script."""
-    return (resources.files("upshift.report.html") / "assets" / file).read_text(encoding="utf-8")
+    return (resources.files("upshift.report") / "html" / "assets" / file).read_text(encoding="utf-8")
 
 
 def _policy(scripts: Sequence[str]) -> str:

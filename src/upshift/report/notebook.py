@@ -1,24 +1,35 @@
-"""Runs, steps, tasks and pipelines as a notebook draws them, in the colours of the page around them."""
+"""What a notebook shows, in the colours of the page around it: how far a run is, and runs as objects.
+
+A cell that runs a pipeline has one short block, redrawn in place; what steps print stays below it. A run,
+step, task, attempt or pipeline that a cell ends with is drawn in the same form: a :class:`Box`.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
 
 import attrs
 from markupsafe import Markup
 
 from upshift.model.graph import Graph
 from upshift.model.plain import words
-from upshift.report.html.page import asset, environment
-from upshift.report.human import count, duration, moment
+from upshift.model.spec.task import TaskId
+from upshift.report import ImageChange, TaskChange
+from upshift.report.human import about, count, duration, moment
+from upshift.report.page import asset, environment
+from upshift.report.terminal import Page, cleaned, label
+from upshift.report.terminal.progress import Redrawn
+from upshift.report.terminal.tally import Clock, StepTally, ending
 from upshift.report.views.charts import Cell, Table, texts
-from upshift.report.views.failures import alike, item_of
 from upshift.report.views.graph import Picture, outline, picture
 from upshift.report.views.groups import four_records, grouped
 from upshift.report.views.records import RECORDS, side_by_side
 from upshift.report.views.run import result_of
+from upshift.report.views.steps import alike, item_of
 from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.runs import Run
 from upshift.runs.history.steps import Step
@@ -27,6 +38,9 @@ from upshift.runs.history.tasks import Task
 from upshift.runtime.storage.metrics import value_text
 
 _FAILURES = 3
+"""Failures that are shown at most; of a run that goes on also …"""
+_STEPS, _WARNINGS = 5, 10
+"""… steps that run, and notices."""
 _MOST = 300
 """Letters of a message."""
 
@@ -188,3 +202,141 @@ def _failure(task: Task, alike: int, item: str = "") -> str:
 def shortened(text: str) -> str:
     """A text whose middle can be read elsewhere."""
     return text if len(text) <= _MOST else f"{text[: _MOST - 60]} … {text[-50:]}"
+
+
+PAUSE = 0.3
+"""Seconds, at least, between two drawings."""
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+
+Show = Callable[[Mapping[str, str]], None]
+"""Shows a block, as text by MIME type, in place of the one before."""
+
+
+class NotebookProgress(Redrawn):
+    """Progress as a block of HTML; the error that the cell ends with has the traceback."""
+
+    shows = False
+
+    def __init__(self, show: Show, output: TextIO, clock: Clock = time.monotonic) -> None:
+        super().__init__(output, Page(), clock, pause=PAUSE)
+        self._show_block = show
+        self._warnings: dict[str, None] = {}
+        self._failures: list[str] = []
+        self._failed = 0
+        self._end: tuple[str, float] | None = None
+
+    def image_changed(self, change: ImageChange) -> None:
+        with self._lock:
+            self._tally.image(change)
+            if change.status == "failed":
+                self._warn(ending(change))
+        self._show()
+
+    def notice(self, text: str, *, task: TaskId | None = None) -> None:
+        with self._lock:
+            self._warn(self._announcer.notice(text, task.step if task else None))
+        self._show()
+
+    def output(self, task: TaskId, text: str) -> None:
+        prefix = label(str(task), screen=False)
+        self._output.write("".join(f"{prefix}{line}\n" for line in text.removesuffix("\n").split("\n")))
+
+    def run_ended(self, run: str, status: str, seconds: float) -> None:
+        self._end = (status, seconds)
+        self.close()
+
+    def _tell_of(self, change: TaskChange) -> None:
+        if change.retry_in is not None:
+            self._warn(self._announcer.failure(change))
+        elif change.status == "failed":
+            self._failed += 1
+            self._failures.append(_failed(change))
+        self._warn(self._announcer.verdict(change))
+
+    def _as_drawn(self, line: str) -> str:
+        return _COLOURS.sub("", cleaned(line))
+
+    def _warn(self, text: str | None) -> None:
+        if text is not None:
+            self._warnings[text] = None
+
+    def _show(self) -> None:
+        if self._tally.run:
+            super()._show()
+
+    def _draw(self) -> None:
+        self._drawn = self._tally.clock()
+        with self._lock:
+            box = self._box()
+        said = " · ".join(filter(None, (f"{box.head} {box.status}".strip(), *box.facts)))
+        self._show_block({"text/html": html_of(box), "text/plain": said})
+
+    def _box(self) -> Box:
+        tally, now = self._tally, self._tally.clock()
+        steps = list(tally.steps.values())
+        going_on = not self._over.is_set()
+        total = sum(step.total or 1 for step in steps)
+        status, seconds = self._end or ("running", now - tally.began)
+        took = duration(seconds) if self._end else f"{seconds:.0f} s" if seconds < 60 else duration(seconds)
+        running = [step for step in steps if step.status == "running"] if going_on else []
+        lines = [_line(step, now) for step in running[:_STEPS]]
+        if going_on:
+            lines += [f"{name}: {said}" for name, (_, said) in tally.images.items()]
+            for name, drawn in list(tally.unfinished.items())[:_STEPS]:
+                lines += [f"{name} │ {line}" for line in drawn]
+        failures = self._failures[:_FAILURES]
+        if self._failed > _FAILURES:
+            failures.append(f"… and {count(self._failed - _FAILURES, 'more failure')}")
+        return Box(
+            head=tally.pipeline,
+            status=status,
+            facts=[took, _counts(steps), f"on {tally.target}", f"run {tally.run}"],
+            done=sum(step.ended for step in steps) / total if going_on and total else None,
+            lines=lines,
+            warnings=[shortened(text) for text in list(self._warnings)[:_WARNINGS]],
+            failures=[shortened(text) for text in failures],
+        )
+
+
+def _counts(steps: list[StepTally]) -> str:
+    """``3 steps, 8 tasks, 2 reused``; while it runs ``1 of 3 steps``."""
+    over = sum(step.over for step in steps)
+    if over < len(steps):
+        return f"{over:,} of {count(len(steps), 'step')}"
+    tasks, reused = (
+        sum(step.total or len(step.statuses) for step in steps),
+        sum(step.reused for step in steps),
+    )
+    told = [count(len(steps), "step")]
+    told += [count(tasks, "task")] if tasks != len(steps) else []
+    told += [f"{reused:,} reused" if reused < tasks else "all reused"] if reused else []
+    return ", ".join(told)
+
+
+def _line(step: StepTally, now: float) -> str:
+    """How far a step is: ``fit: 12 of 40 tasks, about 30 s left, best loss 0.1 [5] (0.1–0.2)``."""
+    left = step.left(now)
+    told = [f"{step.done:,} of {step.total:,} tasks"] if step.mapped and step.total is not None else []
+    told += [] if left is None else [f"about {about(left)} left"]
+    told += filter(None, [step.best or step.metrics, step.notice])
+    return f"{step.name}: {', '.join(told) or 'running'}"
+
+
+def _failed(change: TaskChange) -> str:
+    failure = change.failure
+    return f"{change.task} failed" + (f" ({failure.reason}): {failure.in_a_line}" if failure else "")
+
+
+def in_this_cell() -> Show:
+    """What shows a block in the output of the cell that runs now."""
+    from IPython.display import display
+
+    shown: list[object] = []
+
+    def show(bundle: Mapping[str, str]) -> None:
+        if shown:
+            shown[0].update(dict(bundle), raw=True)  # type: ignore[attr-defined]
+        else:
+            shown.append(display(dict(bundle), raw=True, display_id=True))  # type: ignore[no-untyped-call]
+
+    return show
