@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,15 @@ def span(durations: list[float]) -> str:
         return low
     number, _, unit = low.partition(" ")
     return f"{number if high.endswith(f' {unit}') and ' ' not in unit else low}{DASH}{high}"
+
+
+def between(values: Sequence[float], words: Callable[[float], str]) -> str:
+    """The least and the most in words, with a unit that they share once: ``1.5–3 GB``."""
+    low, high = words(min(values)), words(max(values))
+    if low == high:
+        return low
+    unit = high.partition(" ")[2]
+    return f"{low.removesuffix(f' {unit}') if unit else low}{DASH}{high}"
 
 
 def ago(then: datetime, now: datetime | None = None) -> str:

@@ -21,7 +21,7 @@ from upshift.model.spec.task import TaskId
 from upshift.report import ImageChange, TaskChange
 from upshift.report.human import about, count, duration, moment
 from upshift.report.page import asset, environment
-from upshift.report.terminal import Page, cleaned, label
+from upshift.report.terminal import Page, cleaned, printed
 from upshift.report.terminal.progress import Redrawn
 from upshift.report.terminal.tally import Clock, StepTally, ending
 from upshift.report.views.charts import Cell, Table, texts
@@ -238,8 +238,7 @@ class NotebookProgress(Redrawn):
         self._show()
 
     def output(self, task: TaskId, text: str) -> None:
-        prefix = label(str(task), screen=False)
-        self._output.write("".join(f"{prefix}{line}\n" for line in text.removesuffix("\n").split("\n")))
+        self._output.write(printed(str(task), text))
 
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         self._end = (status, seconds)
@@ -277,7 +276,7 @@ class NotebookProgress(Redrawn):
         going_on = not self._over.is_set()
         total = sum(step.total or 1 for step in steps)
         status, seconds = self._end or ("running", now - tally.began)
-        took = duration(seconds) if self._end else f"{seconds:.0f} s" if seconds < 60 else duration(seconds)
+        lasted = duration(seconds) if self._end else f"{seconds:.0f} s" if seconds < 60 else duration(seconds)
         running = [step for step in steps if step.status == "running"] if going_on else []
         lines = [_line(step, now) for step in running[:_STEPS]]
         if going_on:
@@ -290,7 +289,7 @@ class NotebookProgress(Redrawn):
         return Box(
             head=tally.pipeline,
             status=status,
-            facts=[took, _counts(steps), f"on {tally.target}", f"run {tally.run}"],
+            facts=[lasted, _counts(steps), f"on {tally.target}", f"run {tally.run}"],
             done=sum(step.ended for step in steps) / total if going_on and total else None,
             lines=lines,
             warnings=[shortened(text) for text in list(self._warnings)[:_WARNINGS]],

@@ -234,6 +234,12 @@ def label(task: str, *, screen: bool) -> str:
     return f"{task} │ " if screen else f"[{task}] "
 
 
+def printed(task: str, text: str) -> str:
+    """What a task printed, each line with its label, where it is not on a screen."""
+    prefix = label(task, screen=False)
+    return "".join(f"{prefix}{line}\n" for line in text.removesuffix("\n").split("\n"))
+
+
 _UP_END = {-1: "╰", 1: "╯"}
 _GOES_ON = {-1: "├", 1: "┤"}
 

@@ -24,7 +24,7 @@ from rich.text import Text
 from upshift.model.spec.task import TaskId
 from upshift.report import ImageChange, TaskChange
 from upshift.report.human import about, count, elapsed
-from upshift.report.terminal import STATUS_STYLES, Outlet, Page, cleaned, label
+from upshift.report.terminal import STATUS_STYLES, Outlet, Page, cleaned, label, printed
 from upshift.report.terminal.progress import Redrawn
 from upshift.report.terminal.tally import Clock, RunTally, StepTally, ending
 from upshift.report.views.records import brief
@@ -86,23 +86,22 @@ class LiveProgress(Redrawn):
         self._show()
 
     def output(self, task: TaskId, text: str) -> None:
-        lines = text.removesuffix("\n").split("\n")
         if not self._on_terminal:
-            prefix = label(str(task), screen=False)
-            self._output.write("".join(f"{prefix}{line}\n" for line in lines))
+            self._output.write(printed(str(task), text))
             return
+        lines = text.removesuffix("\n").split("\n")
         prefix = self._page.paint(label(str(task), screen=True), self._colour(task.step))
         reset = "\x1b[0m" if "\x1b" in text else ""
-        printed = "".join(f"{prefix}{cleaned(line)}{reset}\n" for line in lines)
+        shown = "".join(f"{prefix}{cleaned(line)}{reset}\n" for line in lines)
         if not self._shared:
-            self._output.write(printed)
+            self._output.write(shown)
             return
         with self._lock:
-            if self._waiting + len(printed) > BACKLOG:
+            if self._waiting + len(shown) > BACKLOG:
                 self._left_out += len(lines)
                 return
-            self._waiting += len(printed)
-            self._backlog.append((self._output, printed))
+            self._waiting += len(shown)
+            self._backlog.append((self._output, shown))
         self._show()
 
     def run_ended(self, run: str, status: str, seconds: float) -> None:

@@ -16,7 +16,7 @@ from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricValue
 from upshift.report import ImageChange, TaskChange
 from upshift.report.human import about, count, delay, duration, many, on_rank
-from upshift.report.terminal import Outlet, Page, label
+from upshift.report.terminal import Outlet, Page, printed
 from upshift.report.terminal.tally import ENDED, Clock, Pace, RunTally, StepTally, ending, image_of, making
 from upshift.report.views.records import Verdicts
 
@@ -80,8 +80,7 @@ class PlainProgress:
         self._say(self._announcer.notice(text, task.step if task else None))
 
     def output(self, task: TaskId, text: str) -> None:
-        prefix = label(str(task), screen=False)
-        self._output.write("".join(f"{prefix}{line}\n" for line in text.removesuffix("\n").split("\n")))
+        self._output.write(printed(str(task), text))
 
     def unfinished(self, task: TaskId, text: str) -> None:
         """Lines are shown when they have ended."""

@@ -6,13 +6,14 @@ reaches from the least to the most of them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from upshift.report.human import DASH, amount
+from upshift.report.human import DASH, amount, between
 from upshift.runtime.storage.series import COLUMNS, GPU_COLUMNS, Number, Series
 
 
@@ -206,17 +207,9 @@ def summary(columns: Sequence[Sequence[float | None]], unit: str, limit: tuple[f
     if not each:
         return ""
     means, peaks = [sum(values) / len(values) for values in each], [max(values) for values in each]
-    told = [f"mean {between(means, unit)}", f"peak {between(peaks, unit)}"]
-    return " · ".join(told if limit is None else [*told, f"{limit[1]} {amount(limit[0], unit)}"])
-
-
-def between(values: Sequence[float], unit: str) -> str:
-    """The least and the most, with their unit once."""
-    low, high = amount(min(values), unit), amount(max(values), unit)
-    if low == high:
-        return low
-    _, space, end = high.partition(" ")
-    return f"{low.removesuffix(space + end) if space else low}{DASH}{high}"
+    words = functools.partial(amount, unit=unit)
+    told = [f"mean {between(means, words)}", f"peak {between(peaks, words)}"]
+    return " · ".join(told if limit is None else [*told, f"{limit[1]} {words(limit[0])}"])
 
 
 def times(series: Series) -> list[float]:

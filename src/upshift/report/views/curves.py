@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from upshift.model.spec.telemetry import MetricValue
-from upshift.report.human import TIMES, amount, count
-from upshift.report.views.charts import Cell, Chart, Line, Parts, Table, between
+from upshift.report.human import TIMES, amount, between, count
+from upshift.report.views.charts import Cell, Chart, Line, Parts, Table
 from upshift.report.views.groups import Group
 from upshift.runs.history.attempts import Attempt
 from upshift.runtime.storage.metrics import Curve
@@ -130,7 +130,7 @@ def chart_of(metric: str, found: Sequence[Logged]) -> Chart:
     )
     lines = [_line(logged, counted, len(found)) for logged in found]
     last = [values[-1] for logged in found if (values := _numbers(logged.curves))]
-    notes = [f"last {between(last, '')}"] if last else []
+    notes = [f"last {between(last, _figure)}"] if last else []
     if len(lines) > MOST_LINES:
         notes.append(f"mean of {count(len(lines), found[0].noun)}")
         lines = [_mean(lines, "", None)]
@@ -211,7 +211,7 @@ def _last(lines: Sequence[Logged]) -> str:
     values = [curve.last for line in lines for curve in line.curves]
     if len(values) > _NAMED:
         numbers = [v for v in values if isinstance(v, (int, float))]
-        spread = f" {between(numbers, '')}" if len(numbers) == len(values) else ""
+        spread = f" {between(numbers, _figure)}" if len(numbers) == len(values) else ""
         return f"{len(values):,} {TIMES}{spread}"
     return ", ".join(
         _words(curve.last) + (f" ({line.label})" if line.label and line.noun == "rank" else "")
@@ -221,4 +221,8 @@ def _last(lines: Sequence[Logged]) -> str:
 
 
 def _words(value: MetricValue) -> str:
-    return str(value) if isinstance(value, (str, bool)) else amount(value, "")
+    return str(value) if isinstance(value, (str, bool)) else _figure(value)
+
+
+def _figure(value: float) -> str:
+    return amount(value, "")

@@ -30,8 +30,7 @@ import attrs
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import IDLE, ONE_CPU, Device, Hardware, one_cpu
-from upshift.report.human import DASH, count, listed, many, number, of_its_own, processes
-from upshift.runtime.accelerators.matching import admits, listing
+from upshift.report.human import DASH, between, count, listed, many, number, of_its_own, processes
 
 if TYPE_CHECKING:
     from upshift.model.settings.accelerator import Wanted
@@ -97,6 +96,8 @@ def _falls_short(kind: str, attempt: Mapping[str, Hardware | None]) -> bool:
 
 def _meets(gpus: Sequence[Device], wanted: Wanted) -> bool:
     """Whether these are what was asked for, as far as they are known."""
+    from upshift.runtime.accelerators.matching import admits  # devices, which few runs have
+
     fitting = [gpu for gpu in gpus if gpu.vendor is None or admits(wanted, gpu)]
     return len(fitting) >= wanted.count
 
@@ -108,18 +109,10 @@ def _range(kind: str, known: Sequence[Hardware]) -> str:
         return texts.pop() if len(texts) == 1 else ""
     if kind == "cpu":
         cpus = [h.cpu_count for h in known if h.cpu_count is not None]
-        return f"{_between(cpus, number)} CPU"
+        return f"{between(cpus, number)} CPU"
     if kind == "memory":
-        return _between([h.memory for h in known if h.memory is not None], format_size)
+        return between([h.memory for h in known if h.memory is not None], format_size)
     return ""
-
-
-def _between(values: Sequence[float], words: Callable[[float], str]) -> str:
-    low, high = words(min(values)), words(max(values))
-    if low == high:
-        return low
-    unit = high.partition(" ")[2]
-    return f"{low.removesuffix(f' {unit}') if unit else low}{DASH}{high}"
 
 
 def _cpus(hardware: Hardware) -> str:
@@ -136,11 +129,17 @@ def _memory(hardware: Hardware) -> str:
 def _gpus(hardware: Hardware) -> str:
     if hardware.gpus is None:
         return ""
-    return listing(hardware.gpus, memory=True, numbered=listed) if hardware.gpus else NO_GPU
+    return _listing(hardware.gpus, numbered=listed) if hardware.gpus else NO_GPU
 
 
 def _gpus_of_any_number(hardware: Hardware) -> str:
-    return listing(hardware.gpus, memory=True) if hardware.gpus else _gpus(hardware)
+    return _listing(hardware.gpus) if hardware.gpus else _gpus(hardware)
+
+
+def _listing(gpus: Sequence[Device], **more: Any) -> str:
+    from upshift.runtime.accelerators.matching import listing  # devices, which few runs have
+
+    return listing(gpus, memory=True, **more)
 
 
 def _asked_gpus(hardware: Hardware) -> str:
@@ -209,10 +208,10 @@ _AMOUNT: Mapping[str, Callable[[Hardware], float | None]] = {
 def _used(kind: str, known: Sequence[Hardware]) -> str:
     if kind == "cpu":
         means = [v for h in known if (v := _detail(h, "cpu_mean", h.cpu_count)) is not None]
-        return f"{_between(means, number)} CPU mean" if means else ""
+        return f"{between(means, number)} CPU mean" if means else ""
     if kind == "memory":
         peaks = [v for h in known if (v := _detail(h, "memory_peak", h.memory)) is not None]
-        return f"{_between(peaks, of_its_own)} peak" if peaks else ""
+        return f"{between(peaks, of_its_own)} peak" if peaks else ""
     if kind == "gpu":
         return ", ".join(_used_gpus([h for h in known if h.gpus]))
     return ""
@@ -221,11 +220,11 @@ def _used(kind: str, known: Sequence[Hardware]) -> str:
 def _used_gpus(known: Sequence[Hardware]) -> Iterator[str]:
     means = [v for h in known if (v := _detail(h, "gpu_mean")) is not None]
     if means:
-        yield f"{_between(means, number)} GPU mean"
+        yield f"{between(means, number)} GPU mean"
     peaks = [max(gpu.details.get("own_memory_peak") or 0 for gpu in h.gpus or ()) for h in known]
     if any(peaks):
         each = " on one" if any(len(h.gpus or ()) > 1 for h in known) else ""
-        yield f"{_between(peaks, format_size)} peak{each}"
+        yield f"{between(peaks, format_size)} peak{each}"
 
 
 def _detail(hardware: Hardware, name: str, otherwise: float | None = None) -> float | None:
