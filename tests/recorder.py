@@ -30,7 +30,7 @@ from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.history.runs import Run
 from upshift.runtime.storage.artifacts import load, save
-from upshift.runtime.storage.state import State
+from upshift.runtime.storage.manifest import State
 from upshift.runtime.storage.store import open_store
 
 STARTED = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc).timestamp()

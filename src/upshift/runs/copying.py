@@ -32,10 +32,9 @@ from upshift.runs.stores.lease import BEAT, EXPIRY
 from upshift.runs.stores.references import References
 from upshift.runtime.storage.condemned import Condemned
 from upshift.runtime.storage.files import discard, make_folder, temporary
-from upshift.runtime.storage.format import VERSION
 from upshift.runtime.storage.objects.base import Objects
 from upshift.runtime.storage.objects.folder import FolderObjects
-from upshift.runtime.storage.records import ARRAY, REMOVED, safe, unpack_array
+from upshift.runtime.storage.records import ARRAY, REMOVED, STORE_VERSION, safe, unpack_array
 from upshift.runtime.storage.replica import APPENDED, RUN_RECORD, blob_key, upload
 from upshift.runtime.storage.store import Store
 
@@ -134,7 +133,7 @@ class _Place:
 
     def begin(self) -> None:
         """Make the store, if there is none."""
-        self.objects.put("format", f"{VERSION}\n".encode(), absent=True)
+        self.objects.put("format", f"{STORE_VERSION}\n".encode(), absent=True)
 
     def claim_run(self, run: str) -> None:
         """Keep a run, and what it needs, from being removed while it is copied."""

@@ -16,7 +16,7 @@ from upshift.authoring.project import begun_with, project_of
 from upshift.errors import GraphError
 from upshift.model.graph import FOREACH, GANG, SWITCH, FromStep, Graph
 from upshift.model.growth import Growth
-from upshift.runtime.storage.state import State
+from upshift.runtime.storage.manifest import State
 
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee

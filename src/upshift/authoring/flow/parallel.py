@@ -24,7 +24,7 @@ from upshift.model.graph import task_id
 from upshift.model.spec import Artifact, from_json, to_json
 from upshift.runtime.step.context import current
 from upshift.runtime.storage import artifacts
-from upshift.runtime.storage.state import State
+from upshift.runtime.storage.manifest import State
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.definition import FlowClass

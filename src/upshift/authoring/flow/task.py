@@ -20,7 +20,7 @@ from upshift.model.graph import FOREACH, INPUTS, ITEM, LINEAR, STATE, SWITCH, Fl
 from upshift.model.spec.task import Artifact
 from upshift.runtime.step.context import current
 from upshift.runtime.step.rendering import HTML
-from upshift.runtime.storage.state import State
+from upshift.runtime.storage.manifest import State
 from upshift.runtime.streams import tell
 from upshift.runtime.usercode.tracebacks import user_text
 

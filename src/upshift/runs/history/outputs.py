@@ -15,7 +15,7 @@ from upshift.model.checks import shown
 from upshift.model.graph import INPUTS, STATE
 from upshift.model.spec.task import Artifact, Collected, Value
 from upshift.runs.history.places import Placed, found
-from upshift.runtime.storage.state import State
+from upshift.runtime.storage.manifest import State
 
 Held = Callable[[Artifact], Mapping[str, Artifact]]
 """What a state holds, by name."""

@@ -27,8 +27,8 @@ from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, a
 from upshift.runs.catalog.standing import INTERRUPTED
 from upshift.runs.history.values import last_values
 from upshift.runtime.storage import artifacts
+from upshift.runtime.storage.manifest import State
 from upshift.runtime.storage.metrics import read_by_rank, summaries_of
-from upshift.runtime.storage.state import State
 from upshift.runtime.storage.store import Store, open_store
 
 if TYPE_CHECKING:

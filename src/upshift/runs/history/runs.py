@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers bring it; it need not be installed
 
     from upshift.model.configuration import Configuration
-    from upshift.runtime.storage.state import State
+    from upshift.runtime.storage.manifest import State
     from upshift.runtime.storage.store import Store
 
     T = TypeVar("T", default=Any)

@@ -22,7 +22,7 @@ from upshift.runs.history.records import RunRecords
 from upshift.runs.history.tabular import Drawn, Rows, named
 from upshift.runs.history.values import last_values
 from upshift.runtime.storage.artifacts import described, items_of
-from upshift.runtime.storage.state import State
+from upshift.runtime.storage.manifest import State
 
 
 class Maker(Drawn, Placed, abc.ABC):

@@ -37,7 +37,7 @@ import attrs
 
 from upshift.model.configuration import make_folder
 from upshift.runtime.storage.files import available, boot_id, create, discard, write_all
-from upshift.runtime.storage.format import mark
+from upshift.runtime.storage.records import mark
 
 VARIABLE = "UPSHIFT_CLAIMS"
 """Environment variable: the file for the claims of a step process. Its supervisor holds the lock, because

@@ -1,9 +1,12 @@
-"""The content of what is saved item by item, a list or a state: the artifacts of its items."""
+"""Values that are saved part by part: a list by its items, a :class:`State` by its names.
+
+The content of such an artifact is a manifest: the artifacts of the parts.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, MappingView, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -14,7 +17,7 @@ from upshift.model.spec.task import Artifact
 NAME = "items"
 """What an artifact names as its serializer."""
 STATE = "state"
-"""The form of a :class:`~upshift.runtime.storage.state.State`."""
+"""The form of a :class:`State`."""
 _MARK = b"items\n"
 _ONE = (str, bytes, bytearray, memoryview)
 
@@ -27,6 +30,68 @@ def is_list(kind: type[Any]) -> bool:
     if issubclass(kind, tuple):
         return not hasattr(kind, "_fields")  # a named tuple is a record
     return issubclass(kind, (Sequence, MappingView)) and not issubclass(kind, _ONE)
+
+
+class State:
+    """What a step of a flow leaves for those that follow, which may be ``many``; plain data ``about`` it."""
+
+    def __init__(
+        self,
+        values: Mapping[str, object] = {},
+        artifacts: Mapping[str, Artifact] = {},
+        *,
+        load: Callable[[Artifact], object] | None = None,
+        by_item: Iterable[str] = (),
+        base: Artifact | None = None,
+        about: Mapping[str, Any] = {},
+        many: bool = False,
+    ) -> None:
+        self.values = values
+        self.artifacts = artifacts
+        self.by_item = frozenset(by_item)
+        self.base = base
+        self.about = about
+        self.many = many
+        self._load = load
+
+    def replaced(
+        self,
+        *,
+        values: Mapping[str, object] | None = None,
+        artifacts: Mapping[str, Artifact] | None = None,
+        about: Mapping[str, Any] | None = None,
+        many: bool = False,
+    ) -> State:
+        """A state with these in place of its own."""
+        return State(
+            self.values if values is None else values,
+            self.artifacts if artifacts is None else artifacts,
+            load=self._load,
+            by_item=self.by_item,
+            base=self.base,
+            about=self.about if about is None else about,
+            many=many,
+        )
+
+    def __getitem__(self, name: str) -> object:
+        if name in self.values:
+            return self.values[name]
+        assert self._load is not None
+        return self._load(self.artifacts[name])
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") or name not in self:
+            raise AttributeError(f"{name!r} is not among the artifacts: {', '.join(self)}")
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.values or name in self.artifacts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.artifacts, *self.values)))
+
+    def __repr__(self) -> str:
+        return f"<state of {', '.join(self)}>"
 
 
 class Manifest(NamedTuple):

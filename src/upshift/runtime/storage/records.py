@@ -1,7 +1,8 @@
-"""Task and run records: what was asked of an attempt, what became of it, and what a run is.
+"""The files of a store that say what a run is, what was asked of an attempt, and what became of it.
 
 ::
 
+    format                            the version of all this: a newer one is refused, never guessed at
     runs/RUN/run.json, graph.json, sources.json, tasks.json
     runs/RUN/removed.json             instead of run.json: gc removed the run
     runs/RUN/tasks/STEP/INDEX.ATTEMPT.spec.json
@@ -31,7 +32,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from upshift.errors import StoreError
+from upshift.errors import ConfigError, StoreError
 from upshift.model.spec.codec import from_json, to_json
 from upshift.model.spec.task import VERSION, TaskId, TaskResult, TaskSpec
 from upshift.runtime.storage.files import (
@@ -53,6 +54,8 @@ REMOVED = "removed.json"
 """What the record ``run.json`` is called once the run was removed; what is left of it belongs to others."""
 ARRAY = ".array"
 """What the name of an array's list ends with."""
+STORE_VERSION = 1
+"""What this Upshift writes, and the newest that it reads. A store without the file ``format`` is of version 1."""
 
 
 class Records:
@@ -260,3 +263,45 @@ def unpack_array(content: bytes) -> ArrayList:
         raise ValueError(str(error)) from None
     names = {int(number): name for number, name in said["specs"].items()}
     return ArrayList(float(said["share"]), names, said.get("texts", {}))
+
+
+# The version of a store
+
+
+def refuse_newer(root: str) -> None:
+    """See that this Upshift knows the form of a store; one that is not there yet will have it."""
+    path = f"{root}/format"
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            found = file.read(64).strip()
+    except OSError:  # no store yet, or one that cannot be read: whoever uses it will say so
+        return
+    refuse_version(found, root)
+
+
+def refuse_version(found: str, root: str) -> None:
+    """See that this Upshift knows a version, which the store at ``root`` says it is of."""
+    if not found.isdecimal():
+        raise ConfigError(
+            f"{root} is not a store",
+            why=f"Its file format holds {found!r}, where the version of a store should be.",
+            fix="See that the store's address is right. If it is, write 1 into that file.",
+        )
+    if int(found) > STORE_VERSION:
+        raise ConfigError(
+            f"the store {root} was made by a newer version of Upshift",
+            why=f"It is of version {found}; this Upshift supports versions up to {STORE_VERSION}.",
+            fix="Upgrade: pip install --upgrade upshift",
+        )
+
+
+def mark(root: str) -> None:
+    """Write the version into a store that has none."""
+    path = f"{root}/format"
+    if os.path.exists(path):
+        return
+    # Flushed, once for a store: an empty one, after a power loss, would be refused.
+    with Records(root, power=True)._temporary(f"{STORE_VERSION}\n".encode()) as draft:
+        with contextlib.suppress(FileExistsError):  # somebody else was faster
+            os.link(draft, path)
+        discard(draft)

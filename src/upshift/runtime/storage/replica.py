@@ -36,10 +36,17 @@ from upshift.model.configuration import home, make_folder
 from upshift.runtime.storage.condemned import Condemned
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import available, replacing
-from upshift.runtime.storage.format import VERSION, refuse_version
 from upshift.runtime.storage.objects import open_objects
 from upshift.runtime.storage.objects.base import Objects, Version
-from upshift.runtime.storage.records import ARRAY, REMOVED, Records, safe, unpack_array
+from upshift.runtime.storage.records import (
+    ARRAY,
+    REMOVED,
+    STORE_VERSION,
+    Records,
+    refuse_version,
+    safe,
+    unpack_array,
+)
 
 RUN_RECORD = "run.json"
 PACK = "records.gz"
@@ -106,7 +113,7 @@ class Replica:
         if found is not None:
             refuse_version(bytes(found.data).decode("ascii", "replace").strip(), self.address)
         else:
-            self.objects.put("format", f"{VERSION}\n".encode(), absent=True)
+            self.objects.put("format", f"{STORE_VERSION}\n".encode(), absent=True)
         self.mark()
 
     def mark(self) -> None:

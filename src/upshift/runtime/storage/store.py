@@ -17,7 +17,6 @@ from upshift.runtime.storage.blobs import Blobs
 from upshift.runtime.storage.claims import Claims
 from upshift.runtime.storage.digest import Bytes
 from upshift.runtime.storage.files import ask_again
-from upshift.runtime.storage.format import refuse_newer
 from upshift.runtime.storage.live import Live, LiveBucket, LiveFolder
 from upshift.runtime.storage.records import (
     REMOVED,
@@ -27,6 +26,7 @@ from upshift.runtime.storage.records import (
     attempt_path,
     pack_array,
     pack_result,
+    refuse_newer,
     safe,
     task_path,
     unpack_array,

@@ -20,7 +20,7 @@ from upshift.model.spec.task import Collected
 from upshift.runtime.storage import manifest
 from upshift.runtime.storage.artifacts import described, items_of, load, save, verify
 from upshift.runtime.storage.digest import digest_of
-from upshift.runtime.storage.state import State
+from upshift.runtime.storage.manifest import State
 from upshift.runtime.storage.store import Store, open_store
 
 

@@ -15,7 +15,7 @@ from upshift.runs.collect import collect
 from upshift.runs.stores import claimed as everybody
 from upshift.runs.stores.claimed import Claimed
 from upshift.runtime.storage import claims
-from upshift.runtime.storage.format import VERSION
+from upshift.runtime.storage.records import STORE_VERSION
 from upshift.runtime.storage.store import Store, open_store
 
 RESULT = TaskResult(task=TaskId(run="r", step="s", index=3), attempt=2, status="completed")
@@ -115,7 +115,7 @@ def test_a_step_process_claims_in_the_file_of_its_supervisor(
 
 def test_a_store_says_its_version(store: Store) -> None:
     store.put(b"x")
-    assert (store.root / "format").read_text() == f"{VERSION}\n"
+    assert (store.root / "format").read_text() == f"{STORE_VERSION}\n"
     store.claims.release()
 
 

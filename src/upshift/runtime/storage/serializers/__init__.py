@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.errors import NotSerializable
 from upshift.runtime.storage.digest import algorithm
-from upshift.runtime.storage.serializers.plain import JsonSerializer
-from upshift.runtime.storage.serializers.protocol import Serializer
+from upshift.runtime.storage.serializers.protocol import JsonSerializer, Serializer
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -27,10 +26,10 @@ _PLUGIN = "plugin:"
 
 _JSON = JsonSerializer()
 _BUILT_IN: dict[str, str] = {
-    "bytes": "plain:BytesSerializer",
+    "bytes": "protocol:BytesSerializer",
     "container": "paths:ContainerSerializer",
     "external": "paths:ExternalSerializer",
-    "json": "plain:JsonSerializer",
+    "json": "protocol:JsonSerializer",
     "numpy": "arrays:ArraySerializer",
     "numpy-scalar": "arrays:ScalarSerializer",
     "pandas": "tables:PandasSerializer",

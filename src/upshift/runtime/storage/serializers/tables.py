@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from upshift.runtime.storage.digest import Bytes
-from upshift.runtime.storage.serializers.plain import is_plain
-from upshift.runtime.storage.serializers.protocol import Serializer
+from upshift.runtime.storage.serializers.protocol import Serializer, is_plain
 from upshift.runtime.storage.store import Store
 
 LARGE = 1 << 16

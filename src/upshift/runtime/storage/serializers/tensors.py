@@ -21,8 +21,7 @@ from pickle import PickleBuffer
 from typing import Any
 
 from upshift.runtime.storage.digest import Bytes
-from upshift.runtime.storage.serializers.plain import is_plain
-from upshift.runtime.storage.serializers.protocol import Serializer
+from upshift.runtime.storage.serializers.protocol import Serializer, is_plain
 from upshift.runtime.storage.store import Store
 
 _ALIGNMENT = 64

@@ -54,7 +54,7 @@ from upshift.runtime.proc import Strays
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.step import step
 from upshift.runtime.storage import artifacts, serializers
-from upshift.runtime.storage.state import State
+from upshift.runtime.storage.manifest import State
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.starters import asked_at_import
