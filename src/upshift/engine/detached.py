@@ -66,7 +66,7 @@ from upshift.runs.catalog.rows import Detached
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.lease import Lease, here
 from upshift.runs.stores.publishing import published
-from upshift.runtime.storage.condemned import removed
+from upshift.runtime.storage.claims import removed
 from upshift.runtime.usercode.modules import SOURCES
 
 ORDER = "UPSHIFT_ENGINE"

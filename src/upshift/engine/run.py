@@ -52,7 +52,7 @@ from upshift.runs.history.runs import Run
 from upshift.runs.stores.lease import Lease, here
 from upshift.runtime.step import randomness
 from upshift.runtime.storage import artifacts
-from upshift.runtime.storage.condemned import removed
+from upshift.runtime.storage.claims import removed
 from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:

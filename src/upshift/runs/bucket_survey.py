@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.collect import Tell, refer
 from upshift.runs.stores.references import EXPORTS, References, files_of
-from upshift.runtime.storage.objects.base import Meta, Version
+from upshift.runtime.storage.objects import Meta, Version
 from upshift.runtime.storage.records import ARRAY, REMOVED, safe
 from upshift.runtime.storage.replica import RUN_RECORD, Replica
 from upshift.runtime.storage.store import Store

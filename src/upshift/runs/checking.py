@@ -21,7 +21,7 @@ from upshift.runs.stores.references import References
 from upshift.runtime.storage.blobs import digest_of_file
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import discard
-from upshift.runtime.storage.objects.base import Objects
+from upshift.runtime.storage.objects import Objects
 from upshift.runtime.storage.objects.folder import FolderObjects
 from upshift.runtime.storage.records import ARRAY, refuse_version, unpack_array, unpack_result, unpack_spec
 from upshift.runtime.storage.replica import RUN_RECORD, blob_key

@@ -4,7 +4,7 @@
 
     1  runs that are to go: run.json becomes removed.json          from here on nobody reuses them
     2  read all records of all other runs                          see upshift.runs.bucket_survey
-    3  condemn the rest, and look which engines are at work        see upshift.runtime.storage.condemned
+    3  condemn the rest, and look which engines are at work        see upshift.runtime.storage.claims
     4  read what was recorded since, and remove what is condemned and not referred to
 
 While one of the engines of step 3 is at work, step 4 is left to the first ``gc`` after its end. Killed at any
@@ -34,16 +34,16 @@ from upshift.runs.collect import Collected, Tally, Tell
 from upshift.runs.stores.bucket_lease import BucketLease, key_of, owner_of, seen_to_live
 from upshift.runs.stores.claimed import Claimed
 from upshift.runs.stores.lease import BEAT, EXPIRY, here
-from upshift.runtime.storage.condemned import (
+from upshift.runtime.storage.claims import (
     CONDEMNED,
     EVERYBODY,
     IDLE,
     REMOVING,
-    State,
+    GcState,
     read_state,
     write_state,
 )
-from upshift.runtime.storage.objects.base import Meta, Version
+from upshift.runtime.storage.objects import Meta, Version
 from upshift.runtime.storage.records import REMOVED, safe, unpack_result
 from upshift.runtime.storage.replica import PACK, RUN_RECORD, Replica
 from upshift.runtime.storage.store import Store
@@ -268,16 +268,16 @@ class _Collector:
         except ValueError:
             return True
 
-    def _condemn(self, blobs: Collection[str], version: Version | None) -> tuple[State, Version]:
+    def _condemn(self, blobs: Collection[str], version: Version | None) -> tuple[GcState, Version]:
         runs = frozenset(self._seen.gone())
-        new = State(phase=CONDEMNED, runs=runs, blobs=frozenset(blobs), engines=frozenset({EVERYBODY}))
+        new = GcState(phase=CONDEMNED, runs=runs, blobs=frozenset(blobs), engines=frozenset({EVERYBODY}))
         return new, self._write(new, version)
 
     # 4: what goes
 
     def _finish(
-        self, state: State, version: Version | None, asked: Collection[str]
-    ) -> tuple[State, Version | None]:
+        self, state: GcState, version: Version | None, asked: Collection[str]
+    ) -> tuple[GcState, Version | None]:
         """Remove what is condemned, if nobody is at work who may not know of it."""
         self._seen.list_runs()
         at_work = self._at_work()
@@ -303,7 +303,7 @@ class _Collector:
         left = {
             run for run in self._seen.gone() if len(self._keys_to_remove(run)) < len(self._seen.files[run])
         }
-        state = State(runs=frozenset(left))
+        state = GcState(runs=frozenset(left))
         version = self._write(state, version)
         self._replica.removals_seen(version)
         return state, version
@@ -325,7 +325,9 @@ class _Collector:
         for run in sorted(self._seen.gone() & set(runs)):
             self._count_removed(run, self._keys_to_remove(run), self._done.later, asked=run in asked)
 
-    def _change(self, state: State, version: Version | None, **changes: Any) -> tuple[State, Version | None]:
+    def _change(
+        self, state: GcState, version: Version | None, **changes: Any
+    ) -> tuple[GcState, Version | None]:
         """Replace the state; in between, somebody may have taken content off the list."""
         while True:
             self._confirm()
@@ -335,7 +337,7 @@ class _Collector:
                 return changed, new
             state, version = read_state(self._objects)
 
-    def _write(self, state: State, version: Version | None) -> Version:
+    def _write(self, state: GcState, version: Version | None) -> Version:
         self._confirm()
         new = write_state(self._objects, state, version)
         if new is None:

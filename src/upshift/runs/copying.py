@@ -30,9 +30,9 @@ from upshift.runs.checking import Contents, RunFiles, Tell, read_all, see_versio
 from upshift.runs.stores.bucket_lease import BucketLease
 from upshift.runs.stores.lease import BEAT, EXPIRY
 from upshift.runs.stores.references import References
-from upshift.runtime.storage.condemned import Condemned
+from upshift.runtime.storage.claims import Condemned
 from upshift.runtime.storage.files import discard, make_folder, temporary
-from upshift.runtime.storage.objects.base import Objects
+from upshift.runtime.storage.objects import Objects
 from upshift.runtime.storage.objects.folder import FolderObjects
 from upshift.runtime.storage.records import ARRAY, REMOVED, STORE_VERSION, safe, unpack_array
 from upshift.runtime.storage.replica import APPENDED, RUN_RECORD, blob_key, upload

@@ -14,7 +14,7 @@ from upshift.runs.catalog.rebuild import Ending
 from upshift.runs.catalog.rows import RunRow, TaskRow
 from upshift.runs.stores.lease import Lease
 from upshift.runs.stores.publishing import Publisher
-from upshift.runtime.storage.objects.base import Got, Meta, Version
+from upshift.runtime.storage.objects import Got, Meta, Version
 from upshift.runtime.storage.objects.folder import FolderObjects
 from upshift.runtime.storage.store import Store
 

@@ -30,8 +30,8 @@ from upshift.runs.stores.bucket_lease import BucketLease
 from upshift.runs.stores.lease import Lease, Time
 from upshift.runs.stores.publishing import Publisher
 from upshift.runs.stores.references import write_export
-from upshift.runtime.storage import condemned, replica
-from upshift.runtime.storage.condemned import CONDEMNED, IDLE, REMOVING, State, read_state, write_state
+from upshift.runtime.storage import claims, replica
+from upshift.runtime.storage.claims import CONDEMNED, IDLE, REMOVING, GcState, read_state, write_state
 from upshift.runtime.storage.digest import digest_of
 from upshift.runtime.storage.objects.folder import FolderObjects
 from upshift.runtime.storage.replica import blob_key
@@ -157,7 +157,7 @@ def test_a_removed_run_takes_its_content_along_and_other_machines_forget_it(
     assert not Path(there.store.address, "runs/r1").exists()
     there.bucket.asked.clear()
     forget_removed(known, there.store)
-    assert there.bucket.asked == [f"get {condemned.STATE}"]
+    assert there.bucket.asked == [f"get {claims.GC_STATE}"]
     whole(here.bucket, machine("new"))
     assert count(collect_bucket(here.store, None)) == {}
 
@@ -245,7 +245,7 @@ def test_whenever_a_run_begins_and_ends_beside_gc_it_loses_nothing(
         waits.set()
         pause(0.005)
 
-    monkeypatch.setattr(condemned.time, "sleep", wait)
+    monkeypatch.setattr(claims.time, "sleep", wait)
     number = requests_of_a_gc(machine)
     assert number < 40
     seen: set[tuple[bool, bool]] = set()
@@ -377,8 +377,8 @@ def test_who_needs_what_a_killed_gc_was_removing_is_told_after_a_while(
         for path in (here.store.root / "blobs").rglob("*")
         if path.is_file()
     )
-    write_state(here.bucket, State(phase=REMOVING, blobs=blobs), None)
-    monkeypatch.setattr(condemned, "_PATIENCE", 0.0)
+    write_state(here.bucket, GcState(phase=REMOVING, blobs=blobs), None)
+    monkeypatch.setattr(claims, "_PATIENCE", 0.0)
     with pytest.raises(StoreUnavailable, match="gc has not come to its end"):
         here.publish("r1")
     collect_bucket(here.store, None)
@@ -393,7 +393,7 @@ def test_a_copy_takes_what_it_needs_off_the_list(machine: Make, tmp_path: Path) 
     source = FolderObjects(tmp_path / "source")
     copy_store(FolderObjects(here.bucket.root), source)
     blobs = frozenset(keys(here.bucket, "blobs/"))
-    write_state(here.bucket, State(phase=CONDEMNED, blobs=blobs, engines=frozenset({"r9"})), None)
+    write_state(here.bucket, GcState(phase=CONDEMNED, blobs=blobs, engines=frozenset({"r9"})), None)
     from upshift.runs.copying import _Place
 
     place = _Place(here.bucket, again=False)

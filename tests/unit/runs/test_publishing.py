@@ -19,7 +19,7 @@ from upshift.runs.stores import bucket_lease
 from upshift.runs.stores.lease import BEAT, EXPIRY, Lease, Time, ask_to_cancel, held
 from upshift.runs.stores.publishing import Publisher, publish_left
 from upshift.runtime.storage.digest import Bytes
-from upshift.runtime.storage.objects.base import Version
+from upshift.runtime.storage.objects import Version
 from upshift.runtime.storage.objects.folder import FolderObjects
 from upshift.runtime.storage.replica import Note
 from upshift.runtime.storage.store import Store, open_store

@@ -23,7 +23,7 @@ from upshift.errors import GraphError, NotSerializable, UsageError, location, us
 from upshift.model.graph import Collection, Constant, FromStep, Node, Source, StepDefinition
 from upshift.model.plain import MOST, is_opaque, opaque, short_type
 from upshift.runtime.storage.artifacts import described, save
-from upshift.runtime.storage.serializers.contents import parts_of
+from upshift.runtime.storage.external import parts_of
 
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee

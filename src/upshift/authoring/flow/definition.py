@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from upshift.authoring.flow.parameters import Parameter
     from upshift.authoring.options import PipelineOptions
     from upshift.model.graph import FlowShape, FlowStep
-    from upshift.model.spec.artifact import Artifact
     from upshift.model.spec.task import Artifact
     from upshift.runtime.storage.manifest import State
 

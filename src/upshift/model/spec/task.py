@@ -124,7 +124,7 @@ class Artifact:
         has its line numbers in it. It stands for the content in keys.
     code
         Classes and functions that the content names, ``module:qualname``. They count in the key of
-        whoever gets the value; see :mod:`upshift.runtime.storage.serializers.contents`.
+        whoever gets the value; see :mod:`upshift.runtime.storage.external`.
     plain
         What is in it, as :mod:`upshift.model.plain` has it, where the content itself is not valid JSON.
         For people: no key depends on it.

@@ -24,7 +24,7 @@ from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, a
 from upshift.runs.catalog.version_rows import recorded_versions
 from upshift.runs.stores.claimed import Claimed
 from upshift.runs.stores.lease import here
-from upshift.runtime.storage.objects.base import Version
+from upshift.runtime.storage.objects import Version
 from upshift.runtime.storage.records import live_path, safe, task_path
 from upshift.runtime.storage.store import Store, open_store
 

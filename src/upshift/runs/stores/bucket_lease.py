@@ -27,7 +27,7 @@ import attrs
 
 from upshift.errors import LeaseLost, StoreUnavailable
 from upshift.runtime.storage.files import boot_id
-from upshift.runtime.storage.objects.base import Objects, Version
+from upshift.runtime.storage.objects import Objects, Version
 from upshift.runtime.storage.records import safe
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from upshift.errors import LeaseLost, RunOwned, StoreUnavailable, UpshiftError
 from upshift.runs.stores.lease import Lease
 from upshift.runs.stores.uploads import uploads_of
-from upshift.runtime.storage.condemned import removed
+from upshift.runtime.storage.claims import removed
 from upshift.runtime.storage.files import Signature, signature_of
 from upshift.runtime.storage.records import REMOVED, live_folder, safe, unpack_result
 from upshift.runtime.storage.replica import (

@@ -22,7 +22,7 @@ from upshift.model.plain import type_name
 from upshift.model.spec import TaskSpec
 from upshift.model.spec.calls import annotation_of
 from upshift.runtime.storage import scratch
-from upshift.runtime.storage.serializers.contents import parts_of
+from upshift.runtime.storage.external import parts_of
 
 _Listing = dict[str, tuple[int, int]]
 _COUNT_AS: Mapping[Any, tuple[type, ...]] = {

@@ -23,9 +23,9 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec.task import INLINE_LIMIT, Artifact, Value
 from upshift.runtime.storage import manifest
 from upshift.runtime.storage.digest import Bytes, digest_of
+from upshift.runtime.storage.external import code_names
 from upshift.runtime.storage.manifest import State
 from upshift.runtime.storage.serializers import Serializer, names_blobs, serializer_named, serializers_for
-from upshift.runtime.storage.serializers.contents import code_names
 from upshift.runtime.storage.serializers.protocol import Buffers
 from upshift.runtime.storage.store import Store
 

@@ -1,4 +1,4 @@
-"""Claims: what a process relies on and no record names yet, so that ``gc`` leaves it alone.
+"""What processes rely on and no record names yet, and how ``gc`` leaves it alone: in a folder by claims.
 
 Content is put into the store before the record that names it; a result is found before the run that
 reuses it has written that down. In between a process *claims* them: it writes their names into a file
@@ -19,6 +19,16 @@ kernel drops its locks. No clock is asked.
 
 A name is a digest, ``run:RUN`` for a run that somebody works on, or ``task:RUN/tasks/STEP/INDEX`` for the
 results of a task.
+
+A bucket has no locks that hold while somebody looks and then writes. So ``gc`` removes from it in two steps::
+
+    gc         writes what it condemns, then looks which engines have a lease; once all of those have ended,
+               it removes what no record refers to by then
+    engines    write their lease, then read what is condemned; of that they reuse no run, and before they
+               rely on content they take it off the list
+
+Either ``gc`` sees the lease of an engine, or the engine sees what is condemned; no clock decides. While
+content is being removed, its list cannot be changed: whoever needs some of it waits, and puts it there anew.
 """
 
 from __future__ import annotations
@@ -27,16 +37,20 @@ import atexit
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import attrs
 
+from upshift.errors import NotFound, StoreError, StoreUnavailable
 from upshift.model.configuration import make_folder
 from upshift.runtime.storage.files import available, boot_id, create, discard, write_all
+from upshift.runtime.storage.objects import Objects, Version
 from upshift.runtime.storage.records import mark
 
 VARIABLE = "UPSHIFT_CLAIMS"
@@ -255,3 +269,119 @@ def _forget() -> None:
 
 os.register_at_fork(after_in_child=_forget)
 atexit.register(release_all)
+
+
+# In a bucket
+
+GC_STATE = "gc/state"
+EVERYBODY = "*"
+"""Among the engines of a state: it was not looked yet which are at work."""
+CONDEMNED, REMOVING, IDLE = "condemned", "removing", "idle"
+_PATIENCE = 600.0
+"""Seconds to wait for a ``gc`` that removes content which is needed."""
+_PREFIX = "blobs/"
+
+
+@attrs.frozen(kw_only=True)
+class GcState:
+    """What ``gc`` is about to do in a bucket."""
+
+    phase: str = IDLE
+    runs: frozenset[str] = frozenset()  # removed ones; some of their results may stay
+    blobs: frozenset[str] = frozenset()  # their keys
+    engines: frozenset[str] = frozenset()
+    """The runs whose engines may not know of this."""
+
+
+def read_state(objects: Objects) -> tuple[GcState, Version | None]:
+    """The state, and its version; None: there was no ``gc`` yet."""
+    import gzip  # few processes read it
+
+    found = objects.get(GC_STATE)
+    if found is None:
+        return GcState(), None
+    try:
+        said = json.loads(gzip.decompress(found.data))
+        blobs = frozenset(_PREFIX + rest for rest in said["blobs"])
+        state = GcState(
+            phase=said["phase"],
+            runs=frozenset(said["runs"]),
+            blobs=blobs,
+            engines=frozenset(said["engines"]),
+        )
+    except (ValueError, OSError, EOFError, KeyError, TypeError):
+        raise StoreError(
+            f"{objects.address}/{GC_STATE} is damaged",
+            why="It says what gc is about to remove from the bucket.",
+            fix="See that no gc works on the bucket, and remove that object.",
+        ) from None
+    return state, found.version
+
+
+def write_state(objects: Objects, state: GcState, version: Version | None) -> Version | None:
+    """Replace this version of the state. None: somebody else has."""
+    import gzip
+
+    said = {
+        "phase": state.phase,
+        "runs": sorted(state.runs),
+        "blobs": sorted(key.removeprefix(_PREFIX) for key in state.blobs),
+        "engines": sorted(state.engines),
+    }
+    content = gzip.compress(json.dumps(said).encode(), compresslevel=1, mtime=0)
+    return objects.put(GC_STATE, content, absent=version is None, match=version)
+
+
+class Condemned:
+    """What is condemned in a bucket, as a process knows it that has a lease, or works for an engine."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._keys: frozenset[str] | None = None
+        self._guard = threading.Lock()
+
+    def look(self) -> tuple[GcState, Version | None]:
+        """Read it now."""
+        state, version = read_state(self._objects)
+        self._keys = state.blobs
+        return state, version
+
+    def rescue(self, keys: Collection[str]) -> None:
+        """See that content which this process is about to put, or to rely on, is not removed.
+
+        Raises
+        ------
+        StoreUnavailable
+            A ``gc`` that was killed had begun to remove it.
+        """
+        with self._guard:
+            if self._keys is None:
+                self.look()
+            assert self._keys is not None
+            if not self._keys.isdisjoint(keys):
+                self._take_off(frozenset(keys))
+
+    def _take_off(self, keys: frozenset[str]) -> None:
+        until = time.monotonic() + _PATIENCE
+        while True:
+            state, version = self.look()
+            if state.blobs.isdisjoint(keys):
+                return
+            if state.phase == CONDEMNED:
+                left = attrs.evolve(state, blobs=state.blobs - keys)
+                if write_state(self._objects, left, version) is not None:
+                    self._keys = left.blobs
+                    return
+                continue
+            if time.monotonic() > until:
+                raise StoreUnavailable(
+                    f"gc has not come to its end in {self._objects.address}",
+                    why="It was about to remove content that this run needs, and seems to have been killed.",
+                    fix="Run it again: upshift gc",
+                )
+            time.sleep(1.0)
+
+
+def removed(run: str) -> NotFound:
+    """The error for a run that ``gc`` has removed."""
+    return NotFound(f"run {run} was removed by upshift gc", fix="Start it anew.")

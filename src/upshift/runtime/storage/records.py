@@ -46,7 +46,7 @@ from upshift.runtime.storage.files import (
     temporary,
     write_all,
 )
-from upshift.runtime.storage.objects.base import Objects
+from upshift.runtime.storage.objects import Objects
 
 _UNSAFE = frozenset('/\\\0%:*?"<>|')
 _LONGEST = 180
@@ -55,7 +55,7 @@ REMOVED = "removed.json"
 ARRAY = ".array"
 """What the name of an array's list ends with."""
 STORE_VERSION = 1
-"""What this Upshift writes, and the newest that it reads. A store without the file ``format`` is of version 1."""
+"""What this Upshift writes, and the newest that it reads. A store that says none is of version 1."""
 
 
 class Records:

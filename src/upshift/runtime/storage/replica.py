@@ -33,11 +33,10 @@ import attrs
 
 from upshift.errors import StoreError
 from upshift.model.configuration import home, make_folder
-from upshift.runtime.storage.condemned import Condemned
+from upshift.runtime.storage.claims import Condemned
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import available, replacing
-from upshift.runtime.storage.objects import open_objects
-from upshift.runtime.storage.objects.base import Objects, Version
+from upshift.runtime.storage.objects import Objects, Version, open_objects
 from upshift.runtime.storage.records import (
     ARRAY,
     REMOVED,

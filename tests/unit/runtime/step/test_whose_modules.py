@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from upshift.runtime.storage.serializers.contents import code_names
+from upshift.runtime.storage.external import code_names
 from upshift.runtime.usercode.modules import ExactLoader, watch
 
 NAME = "whose_module_is_this"

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from upshift.errors import BlobDamaged, BlobMissing
+from upshift.runtime.storage import blobs
 from upshift.runtime.storage import digest as digests
-from upshift.runtime.storage import seal
-from upshift.runtime.storage.blobs import Blobs
-from upshift.runtime.storage.seal import Seal
+from upshift.runtime.storage.blobs import Blobs, Seal
 from upshift.runtime.storage.store import Store, open_store
 
 LARGE = bytes(range(256)) * (5 << 12)  # 5 MiB: written in pieces, hashed meanwhile
@@ -139,11 +138,11 @@ def test_damage_behind_an_intact_seal_is_found_by_comparing_and_then_replaced(st
 
 def test_a_broken_seal_over_right_content_is_mended(store: Store) -> None:
     digest, size = store.put(b"hello")
-    path, seal = store.blob_path(digest), Seal(str(store.root))
+    path, blobs = store.blob_path(digest), Seal(str(store.root))
     os.utime(path)
-    assert not seal.holds(path.stat())
+    assert not blobs.holds(path.stat())
     store.check(digest, size)
-    assert seal.holds(path.stat())
+    assert blobs.holds(path.stat())
 
 
 def test_without_blake3_sha256_is_used_and_blake3_blobs_are_still_read(
@@ -237,7 +236,7 @@ def flip(store: Store, digest: str) -> None:
         file.seek(0)
         file.write(bytes([byte[0] ^ 1]))
     path.chmod(0o444)
-    while seal._changed(path.stat()) == seal._changed(before):  # the clock has not gone on yet
+    while blobs._changed(path.stat()) == blobs._changed(before):  # the clock has not gone on yet
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
@@ -285,7 +284,7 @@ def test_where_a_file_system_has_no_time_of_change_blobs_are_sealed_without(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = itertools.count(0, 10**9)
-    monkeypatch.setattr(seal, "_changed", lambda _: next(times))
+    monkeypatch.setattr(blobs, "_changed", lambda _: next(times))
     digest, _ = store.put(bytes(8 << 20))
     monkeypatch.setattr(Blobs, "compare", lambda *_: pytest.fail("it was compared"))
     store.check(digest)

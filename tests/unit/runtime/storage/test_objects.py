@@ -12,9 +12,8 @@ import pytest
 
 from buckets import BucketHere
 from upshift.errors import ConfigError, StoreError
-from upshift.runtime.storage.objects import azure, open_objects, s3
+from upshift.runtime.storage.objects import Objects, azure, open_objects, s3, seconds
 from upshift.runtime.storage.objects.azure import AzureContainer, AzureObjects
-from upshift.runtime.storage.objects.base import Objects, seconds
 from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
 from upshift.runtime.storage.objects.s3 import Bucket, S3Objects
 from upshift.runtime.storage.objects.sums import Crc

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from upshift.errors import BlobDamaged
-from upshift.runtime.storage import seal
+from upshift.runtime.storage import blobs
 from upshift.runtime.storage.store import Store, open_store
 
 
@@ -24,8 +24,8 @@ class Machine:
         return open_store(self._address)
 
     def be(self, machine: str | None, boot: str) -> None:
-        self._monkeypatch.setattr(seal, "machine_id", lambda: machine or "unknown")
-        self._monkeypatch.setattr(seal, "boot_id", lambda: boot)
+        self._monkeypatch.setattr(blobs, "machine_id", lambda: machine or "unknown")
+        self._monkeypatch.setattr(blobs, "boot_id", lambda: boot)
 
 
 @pytest.fixture
@@ -36,10 +36,10 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def damage_unseen(store: Store, digest: str) -> None:
     """What a power loss does: the size and the times are there, the content is not."""
     path = store.blob_path(digest)
-    epoch = (path.stat().st_mtime_ns - seal._BASE) // seal._EPOCH
+    epoch = (path.stat().st_mtime_ns - blobs._BASE) // blobs._EPOCH
     path.chmod(0o644)
     path.write_bytes(bytes(path.stat().st_size))
-    forged = seal.Seal(str(store.root))
+    forged = blobs.Seal(str(store.root))
     forged._epoch, forged._recorded = epoch, True
     with path.open("rb") as file:
         forged.put(file.fileno())

@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, unquote
 from xml.etree import ElementTree
 
 from upshift.errors import ConfigError, StoreError
+from upshift.runtime.storage.objects import Meta, Version
 from upshift.runtime.storage.objects.azure_credentials import (
     AzureWallet,
     Sas,
@@ -21,7 +22,6 @@ from upshift.runtime.storage.objects.azure_credentials import (
     configured,
     shared_key,
 )
-from upshift.runtime.storage.objects.base import Meta, Version
 from upshift.runtime.storage.objects.connections import Connections
 from upshift.runtime.storage.objects.remote import RemoteObjects, side_by_side
 from upshift.runtime.storage.objects.sums import Md5, Sum, md5_of

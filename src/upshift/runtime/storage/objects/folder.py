@@ -22,7 +22,7 @@ from upshift.runtime.storage.files import (
     temporary,
     write_all,
 )
-from upshift.runtime.storage.objects.base import Got, Meta, UnfinishedUpload, Version, checked
+from upshift.runtime.storage.objects import Got, Meta, UnfinishedUpload, Version, checked
 
 _TMP = "tmp"
 _LOCK = f"{_TMP}/match.lock"

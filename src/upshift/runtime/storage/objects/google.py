@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 import attrs
 
 from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
-from upshift.runtime.storage.objects.base import Version
+from upshift.runtime.storage.objects import Version
 from upshift.runtime.storage.objects.connections import Connections
 from upshift.runtime.storage.objects.remote import PART
 from upshift.runtime.storage.objects.s3 import S3Objects

@@ -20,7 +20,7 @@ import attrs
 from upshift.errors import BlobDamaged, StoreError
 from upshift.runtime.storage.digest import Bytes
 from upshift.runtime.storage.files import available, create, discard, temporary
-from upshift.runtime.storage.objects.base import Got, Meta, UnfinishedUpload, Version, checked, seconds
+from upshift.runtime.storage.objects import Got, Meta, UnfinishedUpload, Version, checked, seconds
 from upshift.runtime.storage.objects.sums import Sum
 from upshift.runtime.storage.objects.transport import Answer, Cut, Request, Transport
 

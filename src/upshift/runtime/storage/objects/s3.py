@@ -21,8 +21,8 @@ from xml.sax.saxutils import escape
 import attrs
 
 from upshift.errors import StoreError
+from upshift.runtime.storage.objects import Meta, UnfinishedUpload, Version, checked, seconds
 from upshift.runtime.storage.objects.aws_credentials import AwsWallet, Credentials, signed
-from upshift.runtime.storage.objects.base import Meta, UnfinishedUpload, Version, checked, seconds
 from upshift.runtime.storage.objects.connections import Connections
 from upshift.runtime.storage.objects.remote import PART, RemoteObjects, side_by_side
 from upshift.runtime.storage.objects.sums import Crc, Sum, md5_of

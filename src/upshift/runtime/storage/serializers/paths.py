@@ -25,9 +25,8 @@ from typing import Any
 from upshift.errors import NotSerializable
 from upshift.runtime.storage import scratch
 from upshift.runtime.storage.digest import Bytes
-from upshift.runtime.storage.external import External
+from upshift.runtime.storage.external import External, parts_of
 from upshift.runtime.storage.files import copy
-from upshift.runtime.storage.serializers.contents import parts_of
 from upshift.runtime.storage.serializers.pickled import ALIGNMENT, padded, pickled, unpickled
 from upshift.runtime.storage.serializers.protocol import Serializer
 from upshift.runtime.storage.store import Store
@@ -198,7 +197,7 @@ _BY_NAME = {serializer.name: serializer for serializer in _INSIDE}
 
 
 class ContainerSerializer(Serializer):
-    """Whatever :func:`~upshift.runtime.storage.serializers.contents.parts_of` finds something in."""
+    """Whatever :func:`~upshift.runtime.storage.external.parts_of` finds something in."""
 
     name = "container"
     names_blobs = True

@@ -19,7 +19,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from upshift.runtime.storage.digest import Bytes
-from upshift.runtime.storage.serializers.contents import code_names, holds_parts, is_saved_apart, is_users
+from upshift.runtime.storage.external import code_names, holds_parts, is_saved_apart, is_users
 from upshift.runtime.storage.serializers.protocol import Buffers, Serializer
 from upshift.runtime.storage.serializers.tensors import STORAGES, Storages
 from upshift.runtime.storage.store import Store

@@ -1,4 +1,4 @@
-"""What a serializer is, all that the store asks of a kind of value; and those of plain values and of bytes."""
+"""All that the store asks of a kind of value, and the two that need nothing else: JSON, and bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Buffers(list[Bytes]):
     Attributes
     ----------
     code
-        As :func:`~upshift.runtime.storage.serializers.contents.code_names` gives it.
+        As :func:`~upshift.runtime.storage.external.code_names` gives it.
     """
 
     code: tuple[str, ...] = ()
