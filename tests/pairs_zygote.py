@@ -31,7 +31,7 @@ from upshift.model.spec.calls import bind
 from upshift.model.spec.task import ONCE
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.usercode.modules import resolve
+from upshift.runtime.usercode import resolve
 
 LIMIT = 20
 """Seconds that a version may take."""
@@ -145,7 +145,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Import what versions need, with the libraries that are named, and answer requests."""
-    for package in (upshift.authoring, upshift.code, upshift.runtime.storage, upshift.runtime.usercode):
+    for package in (upshift.authoring, upshift.code, upshift.runtime.storage):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith(".arrays"):  # needs NumPy
                 importlib.import_module(module.name)

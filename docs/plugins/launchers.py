@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from upshift.runtime.launch.arguments.argument import FLAG, SWITCH, WORD, Argument
-from upshift.runtime.launch.arguments.meanings import LAUNCHERS, Launcher
+from upshift.runtime.launch.argument_tables import FLAG, SWITCH, WORD, Argument
+from upshift.runtime.launch.launchers import LAUNCHERS, Launcher
 
 PLACE = "<!-- arguments of {} -->"
 _HANDED_ON = "handed on"

@@ -272,7 +272,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(_HOMES.get(name, "upshift.errors")), name)
     except (ImportError, AttributeError) as error:
-        known = importlib.import_module("upshift.runtime.usercode.shadowing").load_error(error)
+        known = importlib.import_module("upshift.runtime.shadowing").load_error(error)
         if known is None:
             raise
         raise known from None

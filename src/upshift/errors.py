@@ -378,7 +378,7 @@ def cell_title(file: str) -> str | None:
     if len(known) != 4 or known[1] is not None:  # that of a file has a time of modification
         return None
     if known[3] != file:
-        return str(known[3])  # as upshift.runtime.usercode.cells restores it
+        return str(known[3])  # as upshift.runtime.tracebacks.restore_cells has it
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     called: Any = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
     return called[1] if called else None

@@ -27,7 +27,7 @@ from upshift.engine import RunOptions
 from upshift.errors import UpshiftError
 from upshift.report.terminal.plan import show_plan
 from upshift.report.views.plan import plan_as_json
-from upshift.runtime.launch.arguments.checking import known_arguments
+from upshift.runtime.launch.arguments import known_arguments
 
 CASES = int(os.environ.get("UPSHIFT_FUZZ_CASES", "5"))
 SEED = os.environ.get("UPSHIFT_TEST_SEED", "1")

@@ -13,7 +13,7 @@ import pytest
 import trees
 from nvml import FakeNvml, Gpu
 from project import Project
-from upshift.runtime.launch.placement import listed_cpus
+from upshift.runtime.launch.ranks import listed_cpus
 
 LAUNCH = "from upshift import current, resources, run_with_accelerate, run_with_torchrun\n"
 WORLD = (

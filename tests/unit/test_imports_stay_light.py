@@ -40,7 +40,7 @@ def test_every_public_name_is_there() -> None:
 NEEDED_BY_FEW = (
     "accelerators.agent",
     "accelerators.vendors",
-    "launch.addresses",
+    "launch.network",
     "launch.arguments",
     "launch.blame",
     "step.components",

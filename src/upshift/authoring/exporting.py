@@ -44,8 +44,8 @@ def export(
     from upshift.backends.registry import open_backend
     from upshift.engine.exported import TOOLS
     from upshift.model.configuration import load_configuration
+    from upshift.runtime import usercode
     from upshift.runtime.storage.store import open_direct
-    from upshift.runtime.usercode import modules as usercode
 
     usercode.adopt_main()
     configuration = load_configuration()
@@ -124,7 +124,7 @@ def composed_again(order: Order, store: Store, given: Mapping[str, str]) -> Grap
     from upshift.authoring.running import as_graph_errors
     from upshift.runtime.storage.artifacts import load
     from upshift.runtime.storage.unpacking import unpacked
-    from upshift.runtime.usercode.modules import add_paths
+    from upshift.runtime.usercode import add_paths
 
     code, name = order.code, order.source.get("pipeline")
     if code.package is None or code.file is None or name is None:

@@ -13,7 +13,7 @@ from upshift.authoring.pipelines import Pipeline
 from upshift.errors import LoadError, NotFound, UpshiftError, location, suggestion
 from upshift.model.checks import NOT_YET, module_of_another_tool, shown
 from upshift.model.configuration import project_root, working_folder
-from upshift.runtime.usercode.tracebacks import user_line, user_text
+from upshift.runtime.tracebacks import user_line, user_text
 
 
 def load_pipeline(text: str) -> Pipeline[Any, Any]:
@@ -43,8 +43,8 @@ def load_module(path: Path) -> ModuleType:
     LoadError
         There is no such file, or its code fails; then the user's own traceback is shown.
     """
-    from upshift.runtime.usercode import modules as usercode
-    from upshift.runtime.usercode.shadowing import advice
+    from upshift.runtime import usercode
+    from upshift.runtime.shadowing import advice
 
     _check_file(path)
     try:

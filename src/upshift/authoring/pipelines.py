@@ -80,7 +80,7 @@ class Pipeline(Generic[P, R]):
             from upshift.authoring.composing.graph import inline
 
             return cast("Run[R]", inline(self.name, self.callee, self.options, scope, args, kwargs))
-        from upshift.runtime.usercode import modules as usercode
+        from upshift.runtime import usercode
 
         if usercode.loading():
             usercode.ignore_call()
@@ -88,7 +88,7 @@ class Pipeline(Generic[P, R]):
         try:
             return self._start(args, kwargs)
         except Exception as error:
-            from upshift.runtime.usercode.tracebacks import raised_by
+            from upshift.runtime.tracebacks import raised_by
 
             # What a person reads is the way through their own code. A bug in Upshift stays whole.
             if isinstance(error, UpshiftError) or raised_by(error, self.callee.function.__code__):
@@ -103,8 +103,8 @@ class Pipeline(Generic[P, R]):
 
             return start(self, self.callee.signature.bind(args, kwargs))
         except (ImportError, AttributeError) as error:
-            from upshift.runtime.usercode.shadowing import load_error
-            from upshift.runtime.usercode.tracebacks import raised_by
+            from upshift.runtime.shadowing import load_error
+            from upshift.runtime.tracebacks import raised_by
 
             known = None if raised_by(error, self.callee.function.__code__) else load_error(error)
             if known is None:

@@ -34,7 +34,7 @@ def places_of(function: Callable[..., Any]) -> tuple[Path, Path | None]:
 
 def code_of(function: Callable[..., Any]) -> Code:
     """The code that a pipeline's function belongs to."""
-    from upshift.runtime.usercode.modules import module_name
+    from upshift.runtime.usercode import module_name
 
     file = file_of(function)
     project = project_of(function)
@@ -54,7 +54,7 @@ def begun_with(function: Callable[..., Any]) -> list[dict[str, Any]]:
     way to its call, as in a test. At a prompt, in a notebook, and for an installed command, they are those
     that it has imported. Some of them may be Python's, or a package's.
     """
-    from upshift.runtime.usercode.modules import begun
+    from upshift.runtime.usercode import begun
 
     main = vars(sys.modules["__main__"])
     modules = [begun(), sys.modules.get(function.__module__)]

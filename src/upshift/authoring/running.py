@@ -19,10 +19,10 @@ from upshift.errors import GraphError, UpshiftError, UsageError
 from upshift.model.configuration import load_configuration, recordable, working_folder
 from upshift.model.spec.codec import encode
 from upshift.report.display import make_progress
+from upshift.runtime import usercode
+from upshift.runtime.shadowing import advice
 from upshift.runtime.storage.store import open_direct, open_store
-from upshift.runtime.usercode import modules as usercode
-from upshift.runtime.usercode.shadowing import advice
-from upshift.runtime.usercode.tracebacks import raised_by, user_line, user_text
+from upshift.runtime.tracebacks import raised_by, user_line, user_text
 
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee

@@ -41,7 +41,7 @@ _OF_ANY = {
 
 def main(flow: type[FlowSpec]) -> NoReturn:
     """Run the command line after ``python flow.py``, and exit with the codes of ``upshift``."""
-    from upshift.runtime.usercode import modules as usercode
+    from upshift.runtime import usercode
 
     arguments = sys.argv[1:]
     shared.before_users_code()

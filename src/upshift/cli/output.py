@@ -59,7 +59,7 @@ def exit_code_of(call: Callable[[], Any]) -> int:
         _say(_message(_refused_by_the_system(error)))
         return UpshiftError.exit_code
     except Exception as error:
-        from upshift.runtime.usercode.shadowing import load_error
+        from upshift.runtime.shadowing import load_error
 
         known = load_error(error)
         if known is not None:

@@ -67,7 +67,7 @@ from upshift.runs.history.runs import Run, get_run
 from upshift.runs.stores.lease import Lease, here
 from upshift.runs.stores.publishing import published
 from upshift.runtime.storage.claims import removed
-from upshift.runtime.usercode.modules import SOURCES
+from upshift.runtime.usercode import SOURCES
 
 ORDER = "UPSHIFT_ENGINE"
 """The variable in which a submitted engine finds its :class:`Order`."""

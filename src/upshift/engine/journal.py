@@ -50,7 +50,7 @@ from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rebuild import record_ending
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runtime.storage.store import Store
-from upshift.runtime.usercode.modules import SOURCES
+from upshift.runtime.usercode import SOURCES
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 """Without those that are easily taken for another."""

@@ -337,7 +337,7 @@ def _with_processes(
     offer: Offer, launch: Launch, request: ResourceSettings, granted: Hardware, machine: Hardware | None
 ) -> Offered:
     """The offer, and as many processes as its hardware allows."""
-    from upshift.runtime.launch.placement import evenly, placed, remarks, why_fewer, world_size
+    from upshift.runtime.launch.ranks import evenly, placed, remarks, why_fewer, world_size
 
     granted = evenly(launch, granted)
     launch = placed(launch, request, granted)

@@ -162,7 +162,7 @@ class Graph:
         What more nodes follow from, as the run goes on: see :mod:`upshift.model.growth`. None: none do.
     sources
         Size, time in nanoseconds and digest of the source files that were looked at, by path. They are
-        recorded apart from the graph: see :mod:`upshift.runtime.usercode.modules`.
+        recorded apart from the graph: see :mod:`upshift.runtime.usercode`.
     """
 
     pipeline: str

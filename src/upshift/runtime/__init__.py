@@ -21,7 +21,7 @@ What is where, from what is above to what is below::
       starters/      how step processes come to be: from a zygote, by a fork, or afresh
       devices/       which accelerators they get
     step/            what runs in the step's own process
-    usercode/        the user's modules, cells and tracebacks
+    usercode, tracebacks, shadowing   the user's modules, their exceptions, names that mean something else
     launch/          many processes for one step
     accelerators/    one file per vendor
     messages, masking, confine, …     what both sides read

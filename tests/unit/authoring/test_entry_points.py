@@ -13,9 +13,9 @@ import pytest
 
 from upshift import NotSerializable, Step, step
 from upshift.authoring.composing.definitions import entry_point
+from upshift.runtime import usercode
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
-from upshift.runtime.usercode import modules as usercode
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SOURCE = """

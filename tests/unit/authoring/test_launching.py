@@ -26,8 +26,8 @@ from upshift import (
 from upshift.authoring.composing.definitions import Analysis
 from upshift.model.graph import StepDefinition
 from upshift.model.spec.hardware import Launch
+from upshift.runtime import usercode
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.usercode import modules as usercode
 
 
 @pytest.fixture

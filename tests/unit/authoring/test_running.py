@@ -18,7 +18,7 @@ from upshift import GraphError, NotFound, RunFailed, SettingsError, pipeline, st
 from upshift.engine import RunOptions
 from upshift.model.spec.codec import decode
 from upshift.model.spec.task import Code
-from upshift.runtime.usercode import modules as usercode
+from upshift.runtime import usercode
 
 
 @step

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from upshift.model.spec.task import Artifact
     from upshift.runs.history.versions import ArtifactVersion
     from upshift.runtime.storage.store import Store
-    from upshift.runtime.usercode.modules import Stamp
+    from upshift.runtime.usercode import Stamp
 
 RETURNED = "return value"
 """What a pipeline's result is called where it is no argument."""

@@ -16,15 +16,14 @@ from upshift.code.fingerprint import Analysis
 from upshift.model.graph import StepDefinition
 from upshift.model.spec.codec import to_json
 from upshift.model.spec.task import EntryPoint
+from upshift.runtime import tracebacks, usercode
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store
-from upshift.runtime.usercode import cells
-from upshift.runtime.usercode import modules as usercode
 
 if TYPE_CHECKING:
     from upshift.authoring.callee import Callee
     from upshift.authoring.options import PipelineOptions, StepOptions
-    from upshift.runtime.usercode.modules import Stamp
+    from upshift.runtime.usercode import Stamp
 
 
 class Definitions:
@@ -155,7 +154,7 @@ def entry_point(function: Callable[..., Any], store: Store) -> EntryPoint:
         qualname=function.__qualname__,
         payload=artifacts.save(function, store, name=function.__name__),
         python=f"{sys.version_info[0]}.{sys.version_info[1]}",
-        cells=cells.save(function, store),
+        cells=tracebacks.save_cells(function, store),
     )
 
 

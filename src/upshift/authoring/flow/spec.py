@@ -12,7 +12,7 @@ from upshift.authoring.flow.definition import OWN, Flow, artifacts_of
 from upshift.errors import MisuseError, UsageError, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.graph import FOREACH, GANG, SWITCH
-from upshift.runtime.usercode.modules import loading
+from upshift.runtime.usercode import loading
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.definition import RunningStep

@@ -22,7 +22,7 @@ from upshift.runtime.step.context import current
 from upshift.runtime.step.rendering import HTML
 from upshift.runtime.storage.manifest import State
 from upshift.runtime.streams import tell
-from upshift.runtime.usercode.tracebacks import user_text
+from upshift.runtime.tracebacks import user_text
 
 if TYPE_CHECKING:
     from upshift.model.spec.task import Failure

@@ -30,7 +30,7 @@ from upshift.code.fingerprint.pieces import (
 from upshift.code.fingerprint.reached import ReachedCode, flags_of, modules_of
 from upshift.code.fingerprint.sources import PACKAGE, PROJECT, Module
 from upshift.code.fingerprint.values import is_code, is_module
-from upshift.runtime.usercode.modules import Stamp
+from upshift.runtime.usercode import Stamp
 
 
 class Analysis:

@@ -32,7 +32,7 @@ from upshift.code.fingerprint.facts import Import
 from upshift.code.fingerprint.pieces import HIDES, Key, Piece, code_digest, combined
 from upshift.code.fingerprint.sources import PROJECT, Module, ProjectSources, python_files
 from upshift.code.fingerprint.values import ValueDigest, is_module, value_digest
-from upshift.runtime.usercode.modules import importing_began, older_bytecode
+from upshift.runtime.usercode import importing_began, older_bytecode
 
 SKIPPED_ATTRIBUTES = frozenset(
     {"__abstractmethods__", "_abc_impl", "__upshift_options__", "__annotate__", "__annotate_func__"}

@@ -34,7 +34,7 @@ from upshift.code.fingerprint.outside import widen, widens
 from upshift.code.fingerprint.pieces import CHANGES, SEEN, Key, Piece, combined
 from upshift.code.fingerprint.sources import NOT_SOURCE, PACKAGE, PROJECT, Module, python_files
 from upshift.code.fingerprint.values import is_code, is_module
-from upshift.runtime.usercode.modules import module_name
+from upshift.runtime.usercode import module_name
 
 _MANY = 5_000
 """Files outside the project of which each may be found by its name."""

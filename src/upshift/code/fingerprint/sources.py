@@ -20,7 +20,7 @@ from typing import Any
 from upshift.code.fingerprint.facts import Facts, KeptFacts
 from upshift.code.fingerprint.installed import modules_in
 from upshift.runtime.storage.digest import digest_of
-from upshift.runtime.usercode.modules import Stamp, module_name
+from upshift.runtime.usercode import Stamp, module_name
 
 PROJECT = "project"
 PACKAGE = "package"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from upshift.model.spec.hardware import Device
-from upshift.runtime.accelerators import compatibility, remedies, words
+from upshift.runtime.accelerators import compatibility, words
 from upshift.runtime.accelerators.evidence import PLATFORMS, VISIBILITY, Evidence, leaves_out_gpus
 from upshift.runtime.accelerators.vendor import MAKERS
 
@@ -103,7 +103,7 @@ def _cpu_only(evidence: Evidence) -> DeviceFault | None:
     return DeviceFault(
         cause="cpu-only",
         sentence=f"{words.framework(evidence)} is built for CPUs only: it cannot use {words.grant(evidence)}",
-        remedy=remedies.install(evidence),
+        remedy=words.install(evidence),
     )
 
 
@@ -116,7 +116,7 @@ def _other_platform(evidence: Evidence) -> DeviceFault | None:
         cause="other-platform",
         sentence=f"{words.framework(evidence)} is built for {built_for}, and what was granted is of {maker}: "
         f"{words.models(evidence)}",
-        remedy=remedies.install(evidence),
+        remedy=words.install(evidence),
     )
 
 
@@ -130,7 +130,7 @@ def _hidden(evidence: Evidence) -> DeviceFault | None:
         return DeviceFault(
             cause="hidden",
             sentence=f"{name}={now} hides devices{before}: {words.sight(evidence)}",
-            remedy=remedies.unset(name),
+            remedy=words.unset(name),
         )
     name = PLATFORMS.get(evidence.framework.name, "")
     now = evidence.visible.get(name, "")
@@ -139,7 +139,7 @@ def _hidden(evidence: Evidence) -> DeviceFault | None:
     return DeviceFault(
         cause="hidden",
         sentence=f"{name}={now} keeps {words.framework(evidence)} from {words.grant(evidence)}",
-        remedy=remedies.let_compute(evidence, name),
+        remedy=words.let_compute(evidence, name),
     )
 
 
@@ -158,12 +158,12 @@ def _missing_devices(evidence: Evidence) -> DeviceFault | None:
         return DeviceFault(
             cause="devices",
             sentence=f"the devices were not passed into {words.place(evidence)}: there is no {missing}",
-            remedy=remedies.pass_devices(evidence),
+            remedy=words.pass_devices(evidence),
         )
     return DeviceFault(
         cause="devices",
         sentence=f"there is no {missing} on this machine: nothing can use {words.grant(evidence)}",
-        remedy=remedies.load_module(evidence),
+        remedy=words.load_module(evidence),
     )
 
 
@@ -178,7 +178,7 @@ def _permissions(evidence: Evidence) -> DeviceFault | None:
     return DeviceFault(
         cause="permissions",
         sentence=f"{words.listed([file.path for file in closed])} cannot be opened: {first.problem}{owner}",
-        remedy=remedies.give_access(evidence, first),
+        remedy=words.give_access(evidence, first),
     )
 
 
@@ -204,7 +204,7 @@ def _mismatch(evidence: Evidence) -> DeviceFault | None:
     return DeviceFault(
         cause="mismatch",
         sentence=f"the NVIDIA driver's kernel module and its library are of different versions{versions}",
-        remedy=remedies.restart(evidence),
+        remedy=words.restart(evidence),
     )
 
 
@@ -216,14 +216,14 @@ def _no_libraries(evidence: Evidence) -> DeviceFault | None:
             cause="no-libraries",
             sentence=f"there is {what} libcuda.so.1, the driver's library, in {words.place(evidence)}: "
             f"{words.framework(evidence)} cannot use {words.grant(evidence)}",
-            remedy=remedies.driver_library(evidence),
+            remedy=words.driver_library(evidence),
         )
     if not any(words_of_it in says.lower() for words_of_it in _MISSING_LIBRARIES):
         return None
     return DeviceFault(
         cause="no-libraries",
         sentence=f"{words.framework(evidence)} does not find the CUDA libraries that it needs: {says}",
-        remedy=remedies.cuda_libraries(evidence),
+        remedy=words.cuda_libraries(evidence),
     )
 
 
@@ -238,7 +238,7 @@ def _old_driver(evidence: Evidence) -> DeviceFault | None:
         cause="old-driver",
         sentence=f"{words.framework(evidence)} is built for CUDA {cuda}, and the NVIDIA driver{version} "
         f"runs CUDA up to {runs or 'an older one'}",
-        remedy=remedies.older_build(evidence, cuda),
+        remedy=words.older_build(evidence, cuda),
     )
 
 
@@ -251,7 +251,7 @@ def _no_kernels(evidence: Evidence) -> DeviceFault | None:
                 sentence=f"{words.framework(evidence)} has no kernels for "
                 f"{words.model(evidence, capability)}, which is of {words.capability(capability)}; "
                 f"it has them for {', '.join(architectures)}",
-                remedy=remedies.with_kernels(evidence, capability),
+                remedy=words.with_kernels(evidence, capability),
             )
     return None
 

@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from upshift.errors import MissingExtra, UpshiftError
 from upshift.model.spec.hardware import Device, Launch, Rank
-from upshift.runtime.launch.arguments.meanings import ACCELERATE
 from upshift.runtime.launch.config_file import CONFIG, DEEPSPEED
-from upshift.runtime.launch.environment import THREADS
+from upshift.runtime.launch.launchers import ACCELERATE
+from upshift.runtime.launch.ranks import THREADS
 from upshift.runtime.storage import scratch
 
 _OWN: Final = ("MASTER_ADDR", "MASTER_PORT", THREADS, "PYTHONPATH")

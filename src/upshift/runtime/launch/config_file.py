@@ -11,10 +11,9 @@ import attrs
 
 from upshift.errors import MissingExtra, SettingsError, nearest, suggestion
 from upshift.model.checks import shown, small_text
-from upshift.runtime.launch.arguments.accelerate import FIELDS
-from upshift.runtime.launch.arguments.checking import Wrong, known_arguments, taken
-from upshift.runtime.launch.arguments.installed import installed_fields
-from upshift.runtime.launch.arguments.meanings import ACCELERATE, RefusedArgument
+from upshift.runtime.launch.argument_tables import ACCELERATE_FIELDS
+from upshift.runtime.launch.arguments import Wrong, installed_fields, known_arguments, taken
+from upshift.runtime.launch.launchers import ACCELERATE, RefusedArgument
 
 CONFIG: Final = "config_file"
 DEEPSPEED: Final = "deepspeed_config_file"
@@ -192,7 +191,7 @@ def _check(named: _Named, said: Mapping[str, Any]) -> None:
     if str(said.get("compute_environment", "LOCAL_MACHINE")).upper() != "LOCAL_MACHINE":
         named.refuse("compute_environment", said["compute_environment"], _SAGEMAKER)
     arguments, version = known_arguments("accelerate")
-    fields = {*(installed_fields() or FIELDS), *_OLD_FIELDS}
+    fields = {*(installed_fields() or ACCELERATE_FIELDS), *_OLD_FIELDS}
     for section, name, value in _said(named, said):
         argument = _PREFIXES.get(section, "") + name.removeprefix(_PREFIXES.get(section, ""))
         known = _ELSEWHERE.get(argument, argument)

@@ -17,7 +17,7 @@ from typing import Any
 from upshift.errors import UsageError, user_location
 from upshift.model.checks import shown
 from upshift.runtime.step.rendering import STYLE, Component, Unshowable, rendered
-from upshift.runtime.usercode.tracebacks import user_text
+from upshift.runtime.tracebacks import user_text
 
 _PICTURES = ((b"\x89PNG", "image/png"), (b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif"))
 

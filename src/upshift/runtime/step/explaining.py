@@ -15,11 +15,10 @@ from upshift.errors import StoreUnavailable, UpshiftError
 from upshift.model.settings.secrets import is_secret_file
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Code, Failure, TaskSpec
-from upshift.runtime import proc
+from upshift.runtime import proc, shadowing
 from upshift.runtime.step.context import current
 from upshift.runtime.step.stopping import stopping
-from upshift.runtime.usercode import shadowing
-from upshift.runtime.usercode.tracebacks import user_line, user_text
+from upshift.runtime.tracebacks import user_line, user_text
 
 
 class Halted(BaseException):

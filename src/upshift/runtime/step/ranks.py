@@ -1,6 +1,6 @@
 """One of several processes of a task, made what its launcher would have made of it before any user code runs.
 
-Which one it is has been in its environment since it was started (:mod:`upshift.runtime.launch.environment`).
+Which one it is has been in its environment since it was started (:mod:`upshift.runtime.launch.ranks`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any, Final
 
 from upshift.errors import UpshiftError
 from upshift.model.spec import Launch, Rank, TaskSpec
-from upshift.runtime.launch.environment import GROUP, alone
-from upshift.runtime.launch.placement import SEVERAL_A_DEVICE, devices_of, own_device
-from upshift.runtime.launch.ports import wait_until_free
+from upshift.runtime.launch.ranks import GROUP, SEVERAL_A_DEVICE, alone, devices_of, own_device
 from upshift.runtime.step.context import current
 from upshift.runtime.step.import_hook import ImportHook
 from upshift.runtime.streams import tell
@@ -155,6 +153,8 @@ def linger(rank: Rank) -> None:
     process's part in a computation is to see that it has ended.
     """
     if rank.rank == 0 and rank.world_size > 1 and joined():
+        from upshift.runtime.launch.network import wait_until_free  # no other rank needs it
+
         wait_until_free(rank.port, STAYS)
 
 

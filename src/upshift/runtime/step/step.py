@@ -30,10 +30,10 @@ from upshift.errors import (
 from upshift.model.spec import Artifact, Code, Collected, Failure, Rank, TaskSpec, Value, to_json
 from upshift.model.spec.calls import bind
 from upshift.model.spec.hardware import CGROUP, SCHEDULER
-from upshift.runtime import causes, cgroups, proc
+from upshift.runtime import causes, cgroups, proc, tracebacks, usercode
 from upshift.runtime.confine import Confinement, flush_c_streams, memory_limit
 from upshift.runtime.launch import stacks
-from upshift.runtime.launch.placement import listed_cpus, own_device
+from upshift.runtime.launch.ranks import listed_cpus, own_device
 from upshift.runtime.messages import Outcome, Seen, channel
 from upshift.runtime.step import randomness, ranks, remarks
 from upshift.runtime.step.cards import cards
@@ -45,8 +45,6 @@ from upshift.runtime.step.stopping import insist, settle, stopping, tell_stack
 from upshift.runtime.storage import artifacts, scratch
 from upshift.runtime.storage.store import Store
 from upshift.runtime.streams import tell
-from upshift.runtime.usercode import cells
-from upshift.runtime.usercode import modules as usercode
 
 Call = Callable[[Callable[..., object], Sequence[Any], Mapping[str, Any]], object]
 
@@ -282,7 +280,7 @@ def _find(spec: TaskSpec, store: Store) -> Callable[..., object]:
                 fix="Move the function into a module, or use the same minor version of Python on both sides.",
             )
         usercode.add_paths([_project(spec, store) / path for path in spec.code.paths])
-        cells.restore(entry.cells, store)
+        tracebacks.restore_cells(entry.cells, store)
         return artifacts.load(entry.payload, store)  # type: ignore[return-value]
     module = sys.modules.get(entry.module)
     if module is None:

@@ -25,8 +25,7 @@ from upshift.model.spec import (
 )
 from upshift.runtime import causes
 from upshift.runtime.confine import Spawned, Starter
-from upshift.runtime.launch.placement import ranks_of
-from upshift.runtime.launch.ports import Port, keep_port
+from upshift.runtime.launch.ranks import ranks_of
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask
 from upshift.runtime.messages import BEFORE, Outcome, understood
@@ -38,9 +37,10 @@ from upshift.runtime.supervisor.members import GRACE, Gang, LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
 from upshift.runtime.supervisor.recorder import Recorder
 from upshift.runtime.supervisor.records import AttemptRecords, Observations
-from upshift.runtime.usercode.modules import Sources
+from upshift.runtime.usercode import Sources
 
 if TYPE_CHECKING:
+    from upshift.runtime.launch.network import Port
     from upshift.runtime.supervisor.devices.pool import Grant
     from upshift.runtime.supervisor.hang_detector import HangDetector
     from upshift.runtime.supervisor.overflow import Overflow
@@ -207,6 +207,8 @@ class SupervisedAttempt:
         if self._nodes is not None:
             self._port, address = self._nodes.port, self._nodes.address
             return ranks_of(self.spec, address=address, port=self._port.number, nodes=self._nodes.count)
+        from upshift.runtime.launch.network import keep_port  # no other step needs it
+
         self._port = keep_port(launch)
         return ranks_of(self.spec, address="127.0.0.1", port=self._port.number)
 

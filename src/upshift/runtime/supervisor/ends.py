@@ -13,13 +13,12 @@ import attrs
 
 from upshift.errors import UpshiftError
 from upshift.model.spec import Failure, Stack, TaskSpec
-from upshift.runtime import causes
+from upshift.runtime import causes, tracebacks
 from upshift.runtime.launch.stacks import user_line, user_stack
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.members import Gang, LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import NodeRuntime
-from upshift.runtime.usercode import cells
-from upshift.runtime.usercode.tracebacks import at_home
+from upshift.runtime.tracebacks import at_home
 
 
 @attrs.frozen
@@ -43,7 +42,7 @@ class Ends:
     def name_cells(self) -> None:
         """From now on lines of a notebook are called as it calls them."""
         with contextlib.suppress(UpshiftError):  # without its text a cell has the name of a file
-            cells.restore(self._spec.entry.cells, self._store)
+            tracebacks.restore_cells(self._spec.entry.cells, self._store)
 
     def follows(self, member: Member) -> bool:
         """Whether what ended a process looks like the consequence of what ended another one."""

@@ -14,7 +14,7 @@ from upshift.runtime.launch import blame
 from upshift.runtime.launch.stacks import StackAnswer, answer, listed, waits_for_others, whereabouts
 from upshift.runtime.supervisor.ends import Ends
 from upshift.runtime.supervisor.members import Gang, Member
-from upshift.runtime.usercode.tracebacks import at_home
+from upshift.runtime.tracebacks import at_home
 
 _TAIL = 1 << 14
 """Bytes at the end of the log of a process that crashed in which C++ may have said why."""

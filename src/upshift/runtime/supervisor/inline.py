@@ -26,7 +26,7 @@ from upshift.errors import UsageError
 from upshift.model.spec import Artifact, Failure, Hardware, Rank, TaskResult, TaskSpec
 from upshift.runtime import proc
 from upshift.runtime.confine import host_facts
-from upshift.runtime.launch.environment import environment_of
+from upshift.runtime.launch.ranks import environment_of
 from upshift.runtime.loop import Loop
 from upshift.runtime.masking import Mask, Masking
 from upshift.runtime.step import ranks
@@ -38,7 +38,7 @@ from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import tell
 from upshift.runtime.supervisor.counters import Totals
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
-from upshift.runtime.usercode.tracebacks import user_text
+from upshift.runtime.tracebacks import user_text
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor

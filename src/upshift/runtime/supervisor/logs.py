@@ -20,7 +20,7 @@ from upshift.runtime.storage import unpacking
 from upshift.runtime.storage.files import hand_on
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.progress_bars import ProgressBars, last_frames
-from upshift.runtime.usercode.tracebacks import Places
+from upshift.runtime.tracebacks import Places
 
 QUIET = 0.02
 """Seconds between two notices that the log has grown."""

@@ -19,8 +19,14 @@ from upshift.model.spec.hardware import CGROUP, SCHEDULER, SUPERVISOR
 from upshift.runtime import causes, cgroups, marks
 from upshift.runtime.accelerators.files import device_root
 from upshift.runtime.confine import Confinement, Spawned, Starter, host_facts
-from upshift.runtime.launch.environment import environment_of, threads_of
-from upshift.runtime.launch.placement import cpus_near, numa_nodes, own_device, shares_of_cpus
+from upshift.runtime.launch.ranks import (
+    cpus_near,
+    environment_of,
+    numa_nodes,
+    own_device,
+    shares_of_cpus,
+    threads_of,
+)
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage import claims, scratch
@@ -304,7 +310,7 @@ def _bounds_of_each(
 
 
 def _interface(rank: Rank) -> str | None:
-    from upshift.runtime.launch.addresses import interface_towards  # what no other task needs is not imported
+    from upshift.runtime.launch.network import interface_towards  # what no other task needs is not imported
 
     return interface_towards(rank.address)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.model.spec import Device, Failure, Framework, Hardware, decode, encode
-from upshift.runtime.launch.placement import cpu_numbers
+from upshift.runtime.launch.ranks import cpu_numbers
 from upshift.runtime.messages import Diagnosis, Seen
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.members import Gang, LocalMember, Member

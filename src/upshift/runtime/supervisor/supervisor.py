@@ -19,7 +19,7 @@ from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import AttemptWatcher, SupervisedAttempt
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
 from upshift.runtime.supervisor.node_runtime import Machine
-from upshift.runtime.usercode.modules import SOURCES, Sources
+from upshift.runtime.usercode import SOURCES, Sources
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from upshift.errors import BackendError
-from upshift.runtime.launch.addresses import connect, interface_towards, is_own, source_address, unreachable
+from upshift.runtime.launch.network import connect, interface_towards, is_own, source_address, unreachable
 
 
 def test_nodes_that_reach_each_other_are_connected() -> None:

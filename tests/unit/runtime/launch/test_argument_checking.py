@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from upshift import SettingsError
-from upshift.runtime.launch.arguments import check, installed, refuse_idle
+from upshift.runtime.launch import arguments
+from upshift.runtime.launch.arguments import check, refuse_idle
 
 Installed = Callable[..., None]
 
@@ -18,7 +19,7 @@ Installed = Callable[..., None]
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _forget()
-    monkeypatch.setattr(installed, "_folder", lambda package: None)
+    monkeypatch.setattr(arguments, "_folder", lambda package: None)
     yield
     _forget()
 
@@ -45,8 +46,8 @@ def another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def _forget() -> None:
-    installed.installed_version.cache_clear()
-    installed.installed_arguments.cache_clear()
+    arguments.installed_version.cache_clear()
+    arguments.installed_arguments.cache_clear()
 
 
 def _said(launcher: str, **given: Any) -> str:

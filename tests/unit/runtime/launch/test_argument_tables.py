@@ -15,28 +15,26 @@ from typing import Any
 
 import pytest
 
-from upshift.runtime.launch.arguments import accelerate, torchrun
-from upshift.runtime.launch.arguments.argument import FLAG, FLOAT, INT, LIST, SWITCH, TEXT, WORD, Argument
-from upshift.runtime.launch.arguments.installed import (
+from upshift.runtime.launch import argument_tables as tables
+from upshift.runtime.launch.argument_tables import FLAG, FLOAT, INT, LIST, SWITCH, TEXT, WORD, Argument
+from upshift.runtime.launch.arguments import (
     arguments_in,
     fields_in,
     installed_arguments,
     installed_fields,
     installed_version,
 )
-from upshift.runtime.launch.arguments.meanings import LAUNCHERS, Launcher
+from upshift.runtime.launch.launchers import LAUNCHERS, Launcher
 
 ROOT = Path(__file__).parents[4]
+FILE = Path(tables.__file__)
 GONE = {"mpirun_ccl"}
 """Arguments of older versions, which are refused too."""
 SCRIPT = {"training_script", "training_script_args"}
 
-TABLES = {"accelerate": accelerate, "torchrun": torchrun}
-DOCSTRINGS = {
-    "accelerate": "Every argument of ``accelerate launch``, by its Python name.",
-    "torchrun": "Every argument of ``torchrun``, by its Python name.",
-}
-_FIELDS = '''FIELDS: Final = {fields!r}
+HEADS = {"accelerate": "# -- accelerate launch\n", "torchrun": "# -- torchrun\n"}
+"""The lines under which each table stands."""
+_FIELDS = '''{}_FIELDS: Final = {!r}
 """What a configuration file of this version may say."""'''
 UPDATE = "UPDATE_TABLES=1 make test ARGS=tests/unit/runtime/launch/test_argument_tables.py"
 
@@ -81,54 +79,45 @@ def _written(launcher: str, found: dict[str, Argument], version: str) -> str:
         if argument.default is not None or argument.choices:
             row += f", {argument.default!r}"
         rows.append(row + (f", {argument.choices!r})," if argument.choices else "),"))
-    kinds = sorted({argument.kind.upper() for argument in found.values()})
-    day = datetime.now(timezone.utc).date().isoformat()
+    day, name = datetime.now(timezone.utc).date().isoformat(), launcher.upper()
     text = "\n".join(
         [
-            f'"""{DOCSTRINGS[launcher]}',
             "",
-            f"Written by ``{UPDATE}``.",
-            '"""',
-            "",
-            "from __future__ import annotations",
-            "",
-            "from collections.abc import Mapping",
-            "from typing import Final",
-            "",
-            f"from upshift.runtime.launch.arguments.argument import {', '.join(kinds)}, Argument",
-            "",
-            f'VERSION: Final = "{version}"',
-            f'READ: Final = "{day}"',
+            f'{name}_VERSION: Final = "{version}"',
+            f'{name}_READ: Final = "{day}"',
             '"""The day on which the parser of this version was read."""',
             "",
-            "ARGUMENTS: Final[Mapping[str, Argument]] = {",
+            f"{name}_ARGUMENTS: Final[Mapping[str, Argument]] = {{",
             *rows,
             "}",
             "",
-            *(_FIELDS.format(fields=installed_fields()).splitlines() if launcher == "accelerate" else ()),
+            *(_FIELDS.format(name, installed_fields()).splitlines() if launcher == "accelerate" else ()),
             "",
         ]
     )
+    before, head, after = FILE.read_text(encoding="utf-8").partition(HEADS[launcher])
+    _, mark, rest = after.partition("\n# -- ")
     command = [sys.executable, "-m", "ruff", "format", "-"]
+    text = before + head + text + ("\n" + mark if mark else "") + rest
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
 
-@pytest.mark.parametrize("launcher", TABLES)
+@pytest.mark.parametrize("launcher", HEADS)
 def test_the_table_is_what_the_parser_of_its_version_takes(launcher: str) -> None:
     found, version = dict(_arguments(_parser(launcher))), installed_version(launcher)
     assert version is not None
-    table = TABLES[launcher]
     if os.environ.get("UPDATE_TABLES"):
-        file = ROOT / f"src/upshift/runtime/launch/arguments/{launcher}.py"
-        file.write_text(_written(launcher, found, version), encoding="utf-8")
-        importlib.reload(table)
-    if version != table.VERSION:  # a newer one was installed: then its source is what counts, below
+        FILE.write_text(_written(launcher, found, version), encoding="utf-8")
+        importlib.reload(tables)
+    if version != getattr(
+        tables, f"{launcher.upper()}_VERSION"
+    ):  # a newer one was installed: then its source is what counts, below
         assert installed_arguments(launcher).keys() == found.keys(), UPDATE
     else:
-        assert dict(table.ARGUMENTS) == found, UPDATE
+        assert dict(getattr(tables, f"{launcher.upper()}_ARGUMENTS")) == found, UPDATE
 
 
-@pytest.mark.parametrize("launcher", TABLES)
+@pytest.mark.parametrize("launcher", HEADS)
 def test_reading_the_source_finds_what_the_parser_takes(launcher: str) -> None:
     found, read = dict(_arguments(_parser(launcher))), installed_arguments(launcher)
     assert list(read) == list(found)
@@ -144,14 +133,14 @@ def test_the_fields_of_a_configuration_file_are_those_of_its_class() -> None:
     pytest.importorskip("accelerate")
     found = importlib.import_module("accelerate.commands.config.config_args").ClusterConfig
     assert list(installed_fields()) == list(found.__dataclass_fields__)
-    if installed_version("accelerate") == accelerate.VERSION:
-        assert installed_fields() == accelerate.FIELDS, UPDATE
+    if installed_version("accelerate") == tables.ACCELERATE_VERSION:
+        assert installed_fields() == tables.ACCELERATE_FIELDS, UPDATE
     assert list(fields_in("class ClusterConfig(:")) == []
 
 
 def test_reading_takes_no_import() -> None:
     code = (
-        "import sys; from upshift.runtime.launch.arguments.installed import *;"
+        "import sys; from upshift.runtime.launch.arguments import *;"
         "[(installed_version(n), installed_arguments(n)) for n in ('accelerate', 'torchrun')];"
         "print(sorted({'torch', 'accelerate', 'argparse', 'yaml'} & set(sys.modules)))"
     )

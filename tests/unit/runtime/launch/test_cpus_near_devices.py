@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import trees
-from upshift.runtime.launch.placement import cpu_numbers, cpus_near, listed_cpus, numa_nodes, shares_of_cpus
+from upshift.runtime.launch.ranks import cpu_numbers, cpus_near, listed_cpus, numa_nodes, shares_of_cpus
 from upshift.runtime.supervisor.limits import CpuSet
 
 TWO = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}

@@ -9,7 +9,7 @@ import pytest
 from upshift import ResourceSettings, SettingsError
 from upshift.model.spec.hardware import Device, Hardware, Launch
 from upshift.runtime.launch.merging import LaunchRequest
-from upshift.runtime.launch.placement import placed, remarks, world_size
+from upshift.runtime.launch.ranks import placed, remarks, world_size
 
 STEP = "train.py:9 (@step)"
 

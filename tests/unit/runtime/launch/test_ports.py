@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from upshift.errors import BackendError
-from upshift.runtime.launch.ports import keep, taker
+from upshift.runtime.launch.network import keep, taker
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from upshift.model.spec.hardware import Launch, Rank
-from upshift.runtime.launch.environment import GROUP, alone, defaults, environment_of, threads_of, variables
+from upshift.runtime.launch.ranks import GROUP, alone, defaults, environment_of, threads_of, variables
 
 ONE = Rank(address="127.0.0.1", port=29411)
 FIFTH = Rank(

@@ -14,7 +14,7 @@ import pytest
 
 from upshift.errors import is_user_file, location, user_location
 from upshift.runtime.step.ranks import Misplaced
-from upshift.runtime.usercode.tracebacks import user_line, user_text
+from upshift.runtime.tracebacks import user_line, user_text
 
 STDLIB = os.path.dirname(os.__file__)
 INSTALLED = sysconfig.get_paths()["purelib"]

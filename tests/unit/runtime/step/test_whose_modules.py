@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from upshift.runtime.storage.external import code_names
-from upshift.runtime.usercode.modules import ExactLoader, watch
+from upshift.runtime.usercode import ExactLoader, watch
 
 NAME = "whose_module_is_this"
 

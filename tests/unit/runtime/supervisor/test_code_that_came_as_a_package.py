@@ -9,7 +9,7 @@ import pytest
 
 from upshift.model.spec import Code
 from upshift.runtime.step.explaining import missing_variable
-from upshift.runtime.usercode.tracebacks import Places, at_home
+from upshift.runtime.tracebacks import Places, at_home
 
 PACKAGE = "sha256:" + "ab" * 32
 SHIPPED = Code(project="/home/me/project", paths=(".",), package=PACKAGE)

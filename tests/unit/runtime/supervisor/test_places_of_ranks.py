@@ -12,8 +12,7 @@ import attrs
 import pytest
 
 from upshift.model.spec import Code, Device, EntryPoint, Hardware, Launch, Rank, TaskId, TaskSpec
-from upshift.runtime.launch.environment import GROUP, variables
-from upshift.runtime.launch.placement import own_device
+from upshift.runtime.launch.ranks import GROUP, own_device, variables
 from upshift.runtime.step.ranks import Misplaced, enter, strayed, world_size
 
 GPUS = tuple(Device(vendor="nvidia", uuid=f"GPU-{number}") for number in range(2))

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, MetricValue, TaskSpec
 from upshift.runtime import causes, forks
-from upshift.runtime.launch.placement import processes
+from upshift.runtime.launch.ranks import processes
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage import claims, scratch
 from upshift.runtime.storage.store import Store, open_store

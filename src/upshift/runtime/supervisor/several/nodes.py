@@ -25,8 +25,8 @@ from typing import Any, Protocol
 
 from upshift.model.spec import Device, Failure, Hardware, Rank, TaskSpec, decode
 from upshift.runtime import causes
-from upshift.runtime.launch.placement import ranks_of
-from upshift.runtime.launch.ports import Port
+from upshift.runtime.launch.network import Port
+from upshift.runtime.launch.ranks import ranks_of
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.logs import Log
 from upshift.runtime.supervisor.members import Member

@@ -18,8 +18,8 @@ from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, Rank, TaskSpec, encode
 from upshift.runtime import causes
 from upshift.runtime.confine import Spawned, Starter
-from upshift.runtime.launch import addresses
-from upshift.runtime.launch.placement import ranks_of
+from upshift.runtime.launch import network
+from upshift.runtime.launch.ranks import ranks_of
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
@@ -201,7 +201,7 @@ class RemoteSupervisor:
         """See whether processes of this node reach rank 0. Nothing else is to be done meanwhile."""
         source = f"node {self._seat.node} ({self._seat.name or os.uname().nodename})"
         try:
-            addresses.connect(address, port, timeout=TRYING, source=source, target="rank 0").close()
+            network.connect(address, port, timeout=TRYING, source=source, target="rank 0").close()
         except BackendError as error:
             self._say("reached", problem=error.in_short, fix=error.fix)
         else:

@@ -28,9 +28,8 @@ from typing import Any
 from upshift.errors import BackendError, StoreError
 from upshift.model.spec import Device, Failure, TaskSpec, decode
 from upshift.runtime import causes, forks
-from upshift.runtime.launch import ports
-from upshift.runtime.launch.addresses import unreachable
-from upshift.runtime.launch.ports import keep_port
+from upshift.runtime.launch import network
+from upshift.runtime.launch.network import keep_port, unreachable
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
@@ -78,7 +77,7 @@ def listen(seat: Seat) -> socket.socket:
         taken = error.errno == errno.EADDRINUSE
         raise BackendError(
             f"node 0 cannot listen for the other nodes at port {seat.port}",
-            why=f"{ports.taker(seat.port) or 'Somebody'} has it." if taken else error.strerror,
+            why=f"{network.taker(seat.port) or 'Somebody'} has it." if taken else error.strerror,
             fix="Another attempt takes another port." if taken else None,
         ) from None
 
@@ -111,7 +110,7 @@ class Rendezvous:
         self._here: dict[int, RemoteNode] = {}
         self._arrivals: set[_Arrival] = set()
         self._nodes: Nodes | None = None
-        self._port: ports.Port | None = None
+        self._port: network.Port | None = None
         self._trial: socket.socket | None = None
         self._open = True
         self._listener = forks.private(listen(seat))

@@ -20,7 +20,7 @@ from typing import Any, Final
 from upshift.errors import is_upshifts, is_user_file
 from upshift.model.spec import TaskSpec
 from upshift.runtime.confine import Confinement
-from upshift.runtime.launch.environment import GROUP
+from upshift.runtime.launch.ranks import GROUP
 from upshift.runtime.step.context import current
 from upshift.runtime.supervisor.starters.thread_pools import VARIABLES
 

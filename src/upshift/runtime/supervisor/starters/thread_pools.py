@@ -13,7 +13,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from upshift.runtime import proc
-from upshift.runtime.launch.environment import THREADS
+from upshift.runtime.launch.ranks import THREADS
 
 VARIABLES = (
     THREADS,

@@ -12,8 +12,8 @@ from typing import Any, Final
 import attrs
 
 from upshift.model.checks import MOST_PROCESSES, shown
-from upshift.runtime.launch.arguments import accelerate, torchrun
-from upshift.runtime.launch.arguments.argument import Argument
+from upshift.runtime.launch import argument_tables as tables
+from upshift.runtime.launch.argument_tables import Argument
 
 
 @attrs.frozen
@@ -153,9 +153,9 @@ _PORT = Bounds(0, 65535, "a port from 1 to 65535, or 0 for one that is free")
 ACCELERATE: Final = Launcher(
     name="accelerate",
     command="accelerate launch",
-    version=accelerate.VERSION,
-    read=accelerate.READ,
-    arguments=accelerate.ARGUMENTS,
+    version=tables.ACCELERATE_VERSION,
+    read=tables.ACCELERATE_READ,
+    arguments=tables.ACCELERATE_ARGUMENTS,
     processes="num_processes",
     nodes="num_machines",
     port="main_process_port",
@@ -239,9 +239,9 @@ ACCELERATE: Final = Launcher(
 TORCHRUN: Final = Launcher(
     name="torchrun",
     command="torchrun",
-    version=torchrun.VERSION,
-    read=torchrun.READ,
-    arguments=torchrun.ARGUMENTS,
+    version=tables.TORCHRUN_VERSION,
+    read=tables.TORCHRUN_READ,
+    arguments=tables.TORCHRUN_ARGUMENTS,
     processes="nproc_per_node",
     nodes="nnodes",
     port="master_port",

@@ -1,20 +1,38 @@
 """A user's exception, cut to what they wrote: the traceback to show, and the line to name.
 
 For a step that came as a code package, paths are shown as in its project, not as in the folder that the
-package is unpacked in.
+package is unpacked in. A function that travels by value from a notebook takes the text of its cells along, so
+that tracebacks and :func:`inspect.getsource` find it over there.
 """
 
 from __future__ import annotations
 
+import io
+import linecache
 import os
 import re
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
+from typing import Any, cast
 
-from upshift.errors import UpshiftError, has_no_file, is_upshifts, is_user_file, location, only, with_cells
+from upshift.errors import (
+    UpshiftError,
+    cell_title,
+    has_no_file,
+    is_upshifts,
+    is_user_file,
+    location,
+    only,
+    with_cells,
+)
 from upshift.model.spec import Code
+from upshift.model.spec.task import Artifact
+from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.digest import split
+from upshift.runtime.storage.serializers.pickled import picklers
+from upshift.runtime.storage.store import Store
 
 _BEGINNING, _END = 40, 80
 """Lines of a traceback that are shown at most."""
@@ -132,3 +150,33 @@ class Places:
         """What is left."""
         held, self._held = self._held, b""
         return held
+
+
+# -- cells of notebooks: code without a file, whose text only the notebook's own process has ----------
+
+
+def save_cells(function: Callable[..., Any], store: Store) -> Artifact | None:
+    """Save the text of the cells that a function, and whatever goes with it by value, was written in."""
+    titles = {file: title for file in list(linecache.cache) if (title := cell_title(file)) is not None}
+    if not titles:
+        return None
+    pickler, _ = picklers()
+    pickled = io.BytesIO()
+    # Arrays are left out: what is looked for are names of files, which code objects hold as they are.
+    pickler(pickled, 5, lambda _: None).dump(function)
+    content = pickled.getvalue()
+    used = {
+        file: [title, "".join(linecache.getlines(file))]
+        for file, title in titles.items()
+        if file.encode() in content
+    }
+    return artifacts.save(used, store, name="cells") if used else None
+
+
+def restore_cells(saved: Artifact | None, store: Store) -> None:
+    """Let this process know the text of the cells, and what they are called."""
+    if saved is None:
+        return
+    for file, (title, text) in cast("dict[str, list[str]]", artifacts.load(saved, store)).items():
+        # No time of modification: nobody looks for the file.
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), title)
