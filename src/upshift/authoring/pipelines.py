@@ -26,9 +26,8 @@ from upshift.authoring.options import (
     settings_said,
 )
 from upshift.errors import UpshiftError, user_frames
-from upshift.model.checks import bad_value
+from upshift.model.checks import bad_value, checked_flag
 from upshift.model.settings.retry import Retry
-from upshift.model.settings.step import checked_flag
 
 if TYPE_CHECKING:
     from upshift.engine import RunOptions

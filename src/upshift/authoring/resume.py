@@ -12,8 +12,8 @@ import attrs
 from upshift.authoring.options import PipelineOptions
 from upshift.authoring.pipelines import Pipeline
 from upshift.errors import LoadError, NotFound, UsageError
+from upshift.model.checks import checked_flag
 from upshift.model.graph import Graph
-from upshift.model.settings.step import checked_flag
 from upshift.model.spec.codec import decode, from_json
 from upshift.model.spec.task import Artifact
 

@@ -25,9 +25,9 @@ from upshift.authoring.composing.placeholders import Inlined, Placeholder, call_
 from upshift.authoring.composing.scope import current_scope
 from upshift.authoring.options import Settings, StepOptions, checked_keywords, identifier, settings_said
 from upshift.errors import GraphError, MisuseError, user_location
-from upshift.model.checks import shown
+from upshift.model.checks import checked_flag, shown
 from upshift.model.settings.retry import Retry
-from upshift.model.settings.step import Seconds, checked_flag
+from upshift.model.settings.step import Seconds
 from upshift.runtime.step.context import plain_calls
 
 P = ParamSpec("P")

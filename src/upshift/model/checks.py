@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import numbers
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -163,7 +163,7 @@ def refuse_unknown_fields(cls: T) -> T:
     for field in attrs.fields(cls):
         if isinstance(field.converter, Told):
             field.converter.field = field
-    elsewhere = getattr(cls, "_elsewhere", {})
+    elsewhere = names_elsewhere(cls)
     original = cls.__init__  # type: ignore[misc]
 
     @functools.wraps(original)
@@ -185,6 +185,11 @@ def refuse_unknown_fields(cls: T) -> T:
 
     cls.__init__ = __init__  # type: ignore[misc]
     return cls
+
+
+def names_elsewhere(cls: type) -> Mapping[str, str]:
+    """What says here what other tools' settings say by these names."""
+    return getattr(cls, "_elsewhere", {})
 
 
 def bad_value(owner: str, field: str, value: object, expected: str, *, meant: object = None) -> SettingsError:
@@ -223,6 +228,24 @@ def number(
         return int(value) if value % 1 == 0 else float(value)
     kind = what or ("a whole number" if whole else "a number")
     raise bad_value(owner, field, value, f"{kind} from {least:,g} to {most:,}")
+
+
+def checked_flag(owner: str, field: str, value: bool | None) -> bool | None:
+    """True, False or None."""
+    if value is not None and not isinstance(value, bool):
+        raise bad_value(owner, field, value, "True or False")
+    return value
+
+
+def flag(owner: str, *, required: bool = False) -> Told:
+    """The converter of a field that is True or False; or None, if it is not required."""
+
+    def convert(value: Any, field: Any) -> Any:
+        if value is None and required:
+            raise bad_value(owner, field.name, value, "True or False")
+        return checked_flag(owner, field.name, value)
+
+    return Told(convert)
 
 
 def text(owner: str, field: str, value: Any, *, most: int = MOST_TEXT) -> str | None:

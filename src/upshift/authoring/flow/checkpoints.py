@@ -19,8 +19,7 @@ from typing import Any
 from upshift.authoring.options import StepOptions, checked_keywords
 from upshift.authoring.steps import add_options
 from upshift.errors import SettingsError, UsageError, user_location
-from upshift.model.checks import shown
-from upshift.model.settings.step import checked_flag
+from upshift.model.checks import checked_flag, shown
 from upshift.runtime.step.checkpoint import checkpoint as own
 from upshift.runtime.step.context import current
 from upshift.runtime.storage import scratch

@@ -10,8 +10,8 @@ from upshift.authoring.flow.parameters import LateValue
 from upshift.authoring.flow.step_decorators import from_conda, with_packages
 from upshift.authoring.options import checked_keywords, identifier
 from upshift.errors import MisuseError, SettingsError, user_location
-from upshift.model.checks import bad_value, line, shown, text
-from upshift.model.settings.step import StepSettings, checked_flag
+from upshift.model.checks import bad_value, checked_flag, line, shown, text
+from upshift.model.settings.step import StepSettings
 
 if TYPE_CHECKING:
     from upshift.authoring.flow.parameters import Config

@@ -16,14 +16,14 @@ from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
 from upshift.authoring.options import StepOptions, checked_keywords, identifier
 from upshift.authoring.steps import add_options, options_to_come
 from upshift.errors import SettingsError, UsageError, suggestion, user_location
-from upshift.model.checks import bad_value, line, shown
+from upshift.model.checks import bad_value, checked_flag, line, names_elsewhere, shown
 from upshift.model.settings.batch import BatchSettings
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.kubernetes import KubeflowSettings, KubernetesSettings
 from upshift.model.settings.retry import Catch
 from upshift.model.settings.secrets import checked_secrets
 from upshift.model.settings.slurm import SlurmSettings
-from upshift.model.settings.step import StepSettings, checked_flag
+from upshift.model.settings.step import StepSettings
 from upshift.model.spec.codec import encode
 
 if TYPE_CHECKING:
@@ -412,7 +412,7 @@ def _moved(
     """What moves a step to a backend with settings of its own, and says what it asks for there."""
     given = {name: value for name, value in given.items() if value is not None}
     fields = [field.name for field in attrs.fields(cls) if field.init]
-    requested = _requested(owner, given, [*(["image"] if image else []), *fields], cls.elsewhere)
+    requested = _requested(owner, given, [*(["image"] if image else []), *fields], names_elsewhere(cls).get)
     own = {name: value for name, value in given.items() if name in fields}
     records: dict[str, Any] = {"backends": {key: encode(cls(**own))} if own else {}}
     if "image" in given:

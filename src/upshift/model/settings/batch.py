@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import attrs
 
 from upshift.errors import SettingsError, user_location
-from upshift.model.checks import Told, bad_value, line, number, refuse_unknown_fields
+from upshift.model.checks import Told, bad_value, flag, line, number, refuse_unknown_fields
 from upshift.model.settings.sizes import parse_size
 
 _OWNER = "BatchSettings"
@@ -35,12 +35,6 @@ def _line(value: Any, field: Any) -> str | None:
 def _role(value: Any, field: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or not _ROLE.fullmatch(value)):
         raise bad_value(_OWNER, field.name, value, 'the ARN of a role: "arn:aws:iam::123456789012:role/NAME"')
-    return value
-
-
-def _flag(value: Any, field: Any) -> bool:
-    if not isinstance(value, bool):
-        raise bad_value(_OWNER, field.name, value, "True or False")
     return value
 
 
@@ -207,16 +201,16 @@ class BatchSettings:
     efa: int | None = attrs.field(default=None, converter=_counted(0, MOST_EFA))
     host_volumes: tuple[str, ...] = attrs.field(default=(), converter=Told(_host_volumes))
     efs_volumes: tuple[str, ...] = attrs.field(default=(), converter=Told(_efs_volumes))
-    use_tmpfs: bool = attrs.field(default=False, converter=Told(_flag))
+    use_tmpfs: bool = attrs.field(default=False, converter=flag(_OWNER, required=True))
     tmpfs_size: int | None = attrs.field(default=None, converter=Told(_mebibytes))
     tmpfs_path: str | None = attrs.field(default=None, converter=Told(_folder))
-    tmpfs_tempdir: bool = attrs.field(default=True, converter=Told(_flag))
+    tmpfs_tempdir: bool = attrs.field(default=True, converter=flag(_OWNER, required=True))
     ephemeral_storage: int | None = attrs.field(default=None, converter=_counted(*EPHEMERAL))
     log_driver: str | None = attrs.field(default=None, converter=Told(_driver))
     log_options: Mapping[str, str] = attrs.field(factory=dict, converter=Told(_options))
     tags: Mapping[str, str] = attrs.field(factory=dict, converter=Told(_tags))
-    privileged: bool = attrs.field(default=False, converter=Told(_flag))
-    assign_public_ip: bool = attrs.field(default=False, converter=Told(_flag))
+    privileged: bool = attrs.field(default=False, converter=flag(_OWNER, required=True))
+    assign_public_ip: bool = attrs.field(default=False, converter=flag(_OWNER, required=True))
     share_identifier: str | None = attrs.field(default=None, converter=Told(_line))
     scheduling_priority: int | None = attrs.field(default=None, converter=_counted(0, 9999))
     _elsewhere: ClassVar[dict[str, str]] = {
@@ -248,8 +242,3 @@ class BatchSettings:
                 why="Without it a container uses the swap space of its instance, if there is some.",
                 fix="Set max_swap, in MiB.",
             )
-
-    @classmethod
-    def elsewhere(cls, name: str) -> str | None:
-        """What says here what is said by this name elsewhere."""
-        return cls._elsewhere.get(name)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import attrs
 
 from upshift.errors import SettingsError, user_location
-from upshift.model.checks import Told, bad_value, line, number, refuse_unknown_fields, shown
+from upshift.model.checks import Told, bad_value, flag, line, number, refuse_unknown_fields, shown
 from upshift.model.settings.sizes import FORMS, meant_by, parse_size
 
 TMPFS_PATH = "/upshift_tmp"
@@ -201,12 +201,6 @@ def _spreads(value: Any, field: Any) -> tuple[Mapping[str, Any], ...]:
     return tuple(_json(one, field) for one in value)
 
 
-def _flag(value: Any, field: Any) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise _bad(field.name, value, "True or False")
-    return value
-
-
 def _size(value: Any, field: Any) -> int | None:
     """Bytes; a bare number is MiB, as in Metaflow."""
     if value is None:
@@ -315,14 +309,14 @@ class KubernetesSettings:
     labels: Mapping[str, str] = attrs.field(factory=dict, converter=Told(_labels))
     annotations: Mapping[str, str] = attrs.field(factory=dict, converter=Told(_annotations))
     persistent_volume_claims: Mapping[str, str] = attrs.field(factory=dict, converter=Told(_claims))
-    use_tmpfs: bool | None = attrs.field(default=None, converter=Told(_flag))
+    use_tmpfs: bool | None = attrs.field(default=None, converter=flag("KubernetesSettings"))
     tmpfs_size: int | None = attrs.field(default=None, converter=Told(_size))
     tmpfs_path: str | None = attrs.field(default=None, converter=Told(_path))
-    tmpfs_tempdir: bool | None = attrs.field(default=None, converter=Told(_flag))
+    tmpfs_tempdir: bool | None = attrs.field(default=None, converter=flag("KubernetesSettings"))
     priority_class: str | None = attrs.field(default=None, converter=Told(_word))
     runtime_class: str | None = attrs.field(default=None, converter=Told(_word))
     queue: str | None = attrs.field(default=None, converter=Told(_queue))
-    jobset: bool | None = attrs.field(default=None, converter=Told(_flag))
+    jobset: bool | None = attrs.field(default=None, converter=flag("KubernetesSettings"))
     qos: str | None = attrs.field(default=None, converter=_one_of("Burstable", "Guaranteed"))
     termination_grace: int | None = attrs.field(default=None, converter=_whole(7 * 24 * 3600))
     efa: int | None = attrs.field(default=None, converter=_whole(64))
@@ -352,11 +346,6 @@ class KubernetesSettings:
             object.__setattr__(self, "use_tmpfs", True)  # who says how it is wants one
         if self.termination_grace == 0:
             raise _bad("termination_grace", 0, "at least 1 second, in which a step can save what it has")
-
-    @classmethod
-    def elsewhere(cls, name: str) -> str | None:
-        """What says here what is said by this name elsewhere."""
-        return cls._elsewhere.get(name)
 
 
 def _as_kubernetes(value: Any, field: Any) -> Any:
@@ -422,8 +411,3 @@ class KubeflowSettings:
         "secrets": '@step(secrets={"HF_TOKEN": "k8s:hf/token"})',
         "pod_settings": "the fields of the pod themselves: node_selector, tolerations, …",
     }
-
-    @classmethod
-    def elsewhere(cls, name: str) -> str | None:
-        """What says here what is said by this name elsewhere."""
-        return cls._elsewhere.get(name)

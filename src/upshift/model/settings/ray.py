@@ -85,8 +85,3 @@ class RaySettings:
         **dict.fromkeys(("label_selector", "entrypoint_label_selector"), "labels"),
         "runtime_env": "env_vars; packages and files come from the environment and the project",
     }
-
-    @classmethod
-    def elsewhere(cls, name: str) -> str | None:
-        """What says here what is said by this name elsewhere."""
-        return cls._elsewhere.get(name)

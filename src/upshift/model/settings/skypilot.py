@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import attrs
 
-from upshift.model.checks import Told, bad_value, line, number, refuse_unknown_fields
+from upshift.model.checks import Told, bad_value, flag, line, number, refuse_unknown_fields
 from upshift.model.settings.sizes import FORMS, parse_size
 
 _OWNER = "SkyPilotSettings"
@@ -19,12 +19,6 @@ _GB = 10**9
 
 def _word(value: Any, field: Any) -> str | None:
     return None if value is None else line(_OWNER, field.name, value).strip()
-
-
-def _flag(value: Any, field: Any) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise bad_value(_OWNER, field.name, value, "True or False")
-    return value
 
 
 def _accelerators(value: Any, field: Any) -> str | None:
@@ -128,7 +122,7 @@ class SkyPilotSettings:
     region: str | None = attrs.field(default=None, converter=Told(_word))
     zone: str | None = attrs.field(default=None, converter=Told(_word))
     instance_type: str | None = attrs.field(default=None, converter=Told(_word))
-    use_spot: bool | None = attrs.field(default=None, converter=Told(_flag))
+    use_spot: bool | None = attrs.field(default=None, converter=flag(_OWNER))
     disk_size: int | None = attrs.field(default=None, converter=Told(_gigabytes))
     disk_tier: str | None = attrs.field(default=None, converter=Told(_word))
     network_tier: str | None = attrs.field(default=None, converter=Told(_word))
@@ -161,8 +155,3 @@ class SkyPilotSettings:
         apart = [name for name in ("cloud", "region", "zone") if getattr(self, name) is not None]
         if self.infra is not None and apart:
             raise bad_value(_OWNER, "infra", self.infra, f"infra alone, or {', '.join(apart)}")
-
-    @classmethod
-    def elsewhere(cls, name: str) -> str | None:
-        """What says here what is said by this name elsewhere."""
-        return cls._elsewhere.get(name)

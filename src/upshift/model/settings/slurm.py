@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import attrs
 
 from upshift.errors import SettingsError, user_location
-from upshift.model.checks import Told, bad_value, line, refuse_unknown_fields
+from upshift.model.checks import Told, bad_value, flag, line, refuse_unknown_fields
 from upshift.model.settings.sizes import parse_span
 
 _OWN = {
@@ -98,12 +98,6 @@ def _extra(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise bad_value("SlurmSettings", "exclusive", value, "True or False")
-    return value
-
-
 @refuse_unknown_fields
 @attrs.frozen(kw_only=True)
 class SlurmSettings:
@@ -147,7 +141,7 @@ class SlurmSettings:
     time: str | None = attrs.field(default=None, converter=_time)
     constraint: str | None = attrs.field(default=None, converter=Told(_word))
     gres: str | None = attrs.field(default=None, converter=Told(_word))
-    exclusive: bool = attrs.field(default=False, converter=_flag)
+    exclusive: bool = attrs.field(default=False, converter=flag("SlurmSettings", required=True))
     reservation: str | None = attrs.field(default=None, converter=Told(_word))
     extra: tuple[str, ...] = attrs.field(default=(), converter=_extra)
     _elsewhere: ClassVar[dict[str, str]] = {
@@ -158,8 +152,3 @@ class SlurmSettings:
         **dict.fromkeys(("run_time_limit", "walltime", "timeout"), "time"),
         **dict.fromkeys(("queue",), "partition"),
     }
-
-    @classmethod
-    def elsewhere(cls, name: str) -> str | None:
-        """What says here what is said by this name elsewhere."""
-        return cls._elsewhere.get(name)

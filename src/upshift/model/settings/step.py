@@ -17,7 +17,7 @@ from typing import Any, Union
 import attrs
 
 from upshift.errors import SettingsError, user_location
-from upshift.model.checks import MOST_SECONDS, bad_value, number, shown, text
+from upshift.model.checks import MOST_SECONDS, checked_flag, number, shown, text
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.environment import PythonEnvironment
 from upshift.model.settings.resources import ResourceSettings
@@ -42,13 +42,6 @@ def checked_seconds(owner: str, field: str, value: Seconds | None) -> float | No
         return None
     what = "seconds, or a datetime.timedelta,"
     return number(owner, field, amount, least=LEAST_SECONDS, most=MOST_SECONDS, what=what)  # type: ignore[no-any-return]
-
-
-def checked_flag(owner: str, field: str, value: bool | None) -> bool | None:
-    """True, False or None."""
-    if value is not None and not isinstance(value, bool):
-        raise bad_value(owner, field, value, "True or False")
-    return value
 
 
 def _checked_retry(owner: str, field: str, value: int | Retry | None) -> Retry | None:

@@ -107,7 +107,7 @@ def wrap(text: str, width: int) -> list[str]:
     return lines
 
 
-def wrap_listed(items: Sequence[str], width: int) -> list[str]:
+def _wrap_listed(items: Sequence[str], width: int) -> list[str]:
     """Items with commas between them, as :func:`wrap`; one that fits on a line is not broken."""
     hard = [item.replace(" ", _HARD) if cells(item) < width else item for item in items]
     return [line.replace(_HARD, " ") for line in wrap(", ".join(hard), width)]
@@ -115,7 +115,7 @@ def wrap_listed(items: Sequence[str], width: int) -> list[str]:
 
 def labelled(label: str, text: str | Sequence[str], width: int) -> list[tuple[str, str]]:
     """Lines of a text, or of listed items, of at most ``width`` columns, the label beside the first one."""
-    first, *rest = wrap(text, width) if isinstance(text, str) else wrap_listed(text, width)
+    first, *rest = wrap(text, width) if isinstance(text, str) else _wrap_listed(text, width)
     return [(label, first), *(("", line) for line in rest)]
 
 

@@ -77,7 +77,7 @@ class StepView:
 def step_view(group: Group, evidence: Evidence) -> StepView:
     """The view of a step, or of all calls of one function."""
     counts, total = group.statuses, len(group.tasks)
-    full = in_full(group.tasks)
+    full = _in_full(group.tasks)
     tail = _TAIL_OF_MANY if len(full) > 1 else TAIL
     return StepView(
         anchor=group.anchor,
@@ -264,11 +264,11 @@ def task_table(group: Group) -> TaskTable:
         texts=list(texts),
         records=records,
         summary=_summary(group),
-        full=in_full(group.tasks),
+        full=_in_full(group.tasks),
     )
 
 
-def in_full(tasks: Sequence[Task]) -> list[int]:
+def _in_full(tasks: Sequence[Task]) -> list[int]:
     """Places of the tasks that are shown in full: all, if there are few; else failures and extremes."""
     tried = [number for number, task in enumerate(tasks) if task.attempts]
     if len(tasks) <= _FEW:
