@@ -215,6 +215,7 @@ class _Follower:
         self._tasks = next(iter(self._steps)).parent if self._steps else None
         self._watched: set[Path] = set()
         self._names: dict[Path, str] = {}
+        self._latest: dict[str, tuple[int, Path]] = {}  # of each task: its last attempt that has printed
         self._reused: set[Path] = set()
         self._ask_at = 0.0
         self._elsewhere = elsewhere(store, run.id)
@@ -312,6 +313,12 @@ class _Follower:
         mapped = self._run.by_name[step].mapped
         name = str(TaskId(run=self._run.id, step=step, index=index if mapped else None))
         self._names[path] = name
+        last, printed = self._latest.get(name, (attempt, path))
+        if attempt > last and path.stat().st_size > 0:
+            self._merged.finish(name, printed)
+            echo(f"{name}: attempt {attempt}", err=True)
+        if attempt >= last and path.stat().st_size > 0:
+            self._latest[name] = attempt, path
         return self._merged.grow(name, path)
 
     def _rank_of(self, step: str) -> str | None:

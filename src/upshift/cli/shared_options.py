@@ -198,6 +198,8 @@ def _no_option(error: click.NoSuchOption, typed: Sequence[str]) -> Exception:
     close = get_close_matches(option.lstrip("-"), known, n=1, cutoff=_ALIKE)
     meant = f"Did you mean {known[close[0]]}? " if close else ""
     name = option.removeprefix("--").replace("-", "_")
+    if name == "pipeline" and value:
+        meant = f"To name the pipeline in the file: FILE:{value}. "
     return UsageError(
         f"no such option {option!r}",
         fix=f"{meant}A parameter of the pipeline is given by -p: -p {name}={value or 'VALUE'}",

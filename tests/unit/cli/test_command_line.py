@@ -71,6 +71,10 @@ def test_python_minus_m_is_the_same_command() -> None:
         (["run", "x.py", "n=3"], "Parameters of the pipeline are given by -p: -p n=3"),
         (["plan", "x.py", "--n", "3"], "A parameter of the pipeline is given by -p: -p n=3"),
         (["run", "x.py", "--net.lr=3"], "A parameter of the pipeline is given by -p: -p net.lr=3"),
+        (
+            ["run", "x.py", "--pipeline", "train"],
+            "fix:   To name the pipeline in the file: FILE:train. A parameter",
+        ),
         (["run", "x.py", "train"], "To name the pipeline in the file: x.py:train."),
     ],
 )

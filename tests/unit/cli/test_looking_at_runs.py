@@ -223,6 +223,19 @@ def test_following_one_step_ends_with_the_step(running: Recorder) -> None:
         assert following.rest() == (b"", b"")
 
 
+def test_following_tells_where_the_next_attempt_of_a_task_begins(running: Recorder) -> None:
+    running.log("load", b"of the first")
+    with Lease(running.id, running.store.address):
+        following = Following(running)
+        running.log("choose", b"once\n")
+        assert following.line() == b"[choose] once\n"
+        running.log("load", b"of the second\n", attempt=2)
+        assert following.line() == b"[load] of the first\n"
+        assert following.line() == b"[load] of the second\n"
+        following.ends()
+        assert following.rest() == (b"", b"load: attempt 2\n")
+
+
 def test_following_a_run_whose_engine_was_killed_ends_and_says_how_to_finish_it(running: Recorder) -> None:
     running.log("load", b"the last words\n")
     following = Following(running)
