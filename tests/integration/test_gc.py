@@ -471,7 +471,7 @@ def test_two_gcs_at_once_are_refused(project: Project) -> None:
     project.run(SUMS)
     code = (
         "import sys\n"
-        "from upshift.runs.stores.claimed import Claimed\n"
+        "from upshift.runs.needed import Claimed\n"
         "with Claimed(sys.argv[1]).working():\n"
         "    print('works', flush=True)\n"
         "    sys.stdin.read()\n"

@@ -14,8 +14,8 @@ from nfs import Shared
 from upshift.engine.targets import LogReader
 from upshift.errors import BlobMissing, LeaseLost, RunOwned
 from upshift.model.spec import Code, EntryPoint, TaskId, TaskResult, TaskSpec
-from upshift.runs.stores import lease as leases_of_runs
-from upshift.runs.stores.lease import Lease, ask_to_cancel
+from upshift.runs import lease as leases_of_runs
+from upshift.runs.lease import Lease, ask_to_cancel
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage.claims import release_all
 from upshift.runtime.storage.live import name_of

@@ -94,7 +94,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.runs.catalog.rows import KEY, awaits_engine
     from upshift.runs.catalog.standing import ORCHESTRATOR
     from upshift.runs.history.runs import get_run
-    from upshift.runs.stores.publishing import publish_left
+    from upshift.runs.publishing import publish_left
     from upshift.runtime.storage.store import open_store
 
     configuration = load_configuration()

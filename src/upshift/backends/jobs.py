@@ -31,7 +31,7 @@ from upshift.runtime.storage.store import Store, open_direct, store_of
 from upshift.runtime.supervisor.serving.sealed_order import leave
 
 if TYPE_CHECKING:
-    from upshift.runs.stores.uploads import Uploads
+    from upshift.runs.publishing import Uploads
 
 
 @attrs.frozen
@@ -307,7 +307,9 @@ class Jobs:
 
     def uploads_of(self, store: Store) -> Uploads:
         """The uploader for the bucket of a store."""
-        from upshift.runs.stores.uploads import uploads_of  # where all is in a folder, nothing goes anywhere
+        from upshift.runs.publishing import (
+            uploads_of,  # where all is in a folder, nothing goes anywhere
+        )
 
         if self._uploads is None:
             self._uploads = uploads_of(store)

@@ -28,7 +28,7 @@ from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import Detached
 from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.runs import Run, get_run
-from upshift.runs.stores.elsewhere import elsewhere
+from upshift.runs.publishing import elsewhere
 from upshift.runtime.storage.files import exists
 from upshift.runtime.storage.store import open_store
 from upshift.runtime.supervisor.progress_bars import last_frames

@@ -91,7 +91,7 @@ def runs(
     from upshift.report.human import duration
     from upshift.report.terminal import Page
     from upshift.report.terminal.catalog import runs_table
-    from upshift.runs.stores.lease import silent_for
+    from upshift.runs.lease import silent_for
 
     echo(runs_table(rows, page=Page.of_stdout(), more=_columns(rows, found)))
     for row in rows:

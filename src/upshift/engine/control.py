@@ -25,7 +25,7 @@ from upshift.errors import EngineStopped, LeaseLost, StoreUnavailable, UpshiftEr
 from upshift.model.configuration import home, make_folder
 from upshift.report.human import count, delay
 from upshift.report.terminal.tally import image_of
-from upshift.runs.stores.lease import BEAT, Lease
+from upshift.runs.lease import BEAT, Lease
 from upshift.runtime import forks, sockets
 
 

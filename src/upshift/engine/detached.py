@@ -64,8 +64,8 @@ from upshift.runs.catalog.catalog import catalog_place
 from upshift.runs.catalog.opening import open_catalog, reopen
 from upshift.runs.catalog.rows import Detached
 from upshift.runs.history.runs import Run, get_run
-from upshift.runs.stores.lease import Lease, here
-from upshift.runs.stores.publishing import published
+from upshift.runs.lease import Lease, here
+from upshift.runs.publishing import published
 from upshift.runtime.storage.claims import removed
 from upshift.runtime.usercode import SOURCES
 

@@ -34,7 +34,7 @@ from upshift.model.settings.secrets import at_node, secret_files
 from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.hardware import Hardware, Launch
 from upshift.model.spec.task import Code
-from upshift.runs.stores.references import write_export
+from upshift.runs.needed import write_export
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.replica import blob_key
 from upshift.runtime.storage.store import Store

@@ -23,9 +23,9 @@ from upshift.runs.catalog.rebuild import Rebuilt, put_aside_if_damaged, rebuild
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.collect import ABANDONED, Collected, Tally, Tell, collect
 from upshift.runs.collect_bucket import collect_bucket
-from upshift.runs.stores.claimed import Claimed
-from upshift.runs.stores.lease import Lease, held, leases
-from upshift.runs.stores.publishing import publish_left
+from upshift.runs.lease import Lease, held, leases
+from upshift.runs.needed import Claimed
+from upshift.runs.publishing import publish_left
 from upshift.runtime import marks
 from upshift.runtime.storage import scratch, unpacking
 from upshift.runtime.storage.files import available, stale

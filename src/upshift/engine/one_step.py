@@ -48,7 +48,7 @@ from upshift.runs.catalog.rebuild import ENDING, Ending
 from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
 from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.records import growth_of
-from upshift.runs.stores.lease import here
+from upshift.runs.lease import here
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.replica import side_by_side
 from upshift.runtime.storage.store import Store

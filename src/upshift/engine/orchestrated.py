@@ -38,7 +38,7 @@ from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import bring_in, open_catalog
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
 from upshift.runs.history.runs import Run, get_run
-from upshift.runs.stores.elsewhere import elsewhere
+from upshift.runs.publishing import elsewhere
 from upshift.runtime.storage.store import open_direct, open_store
 
 EVERY = 2.0

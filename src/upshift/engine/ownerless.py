@@ -30,7 +30,7 @@ from upshift.runs.catalog.opening import known_run, open_catalog
 from upshift.runs.catalog.rebuild import record_ending
 from upshift.runs.catalog.rows import AttemptRow, Detached, RunRow, TaskRow, awaits_engine
 from upshift.runs.catalog.standing import INTERRUPTED, ORCHESTRATOR
-from upshift.runs.stores.lease import BEAT, Lease, ask_to_cancel, held, here, owner
+from upshift.runs.lease import BEAT, Lease, ask_to_cancel, held, here, owner
 from upshift.runtime.storage.store import Store, open_store
 
 _SUBMITTING = 60.0
@@ -77,7 +77,7 @@ def record_refused(run: str, token: str, error: UpshiftError, configuration: Con
 
 def record_lost(row: RunRow, catalog: Catalog, store: Store, lease: Lease, why: str) -> None:
     """Record why its engine does not work on a run."""
-    from upshift.runs.stores.publishing import published  # starts threads, for a bucket only
+    from upshift.runs.publishing import published  # starts threads, for a bucket only
 
     engine = Detached.of(row)
     assert engine is not None
@@ -152,7 +152,7 @@ _KILLED_AFTER = 60.0
 
 def cancel(ref: str, configuration: Configuration) -> str:
     """Stop a run; completed steps are kept. Gives a sentence for the user."""
-    from upshift.runs.stores.publishing import published  # an engine cancels no run without one
+    from upshift.runs.publishing import published  # an engine cancels no run without one
 
     with contextlib.closing(open_catalog(configuration)) as catalog:
         row = known_run(ref, catalog, configuration)

@@ -32,7 +32,7 @@ from upshift.model.spec.task import TaskId, TaskResult, TaskSpec, Value, same_wo
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import bring_in
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
-from upshift.runs.stores.lease import here
+from upshift.runs.lease import here
 from upshift.runtime.storage.checkpoints import discard
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.serving import server_files

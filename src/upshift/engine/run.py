@@ -49,7 +49,7 @@ from upshift.runs.catalog.opening import forget_removed, open_catalog
 from upshift.runs.catalog.rows import Detached, RunRow, awaits_engine
 from upshift.runs.history.records import growth_of
 from upshift.runs.history.runs import Run
-from upshift.runs.stores.lease import Lease, here
+from upshift.runs.lease import Lease, here
 from upshift.runtime.step import randomness
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.claims import removed
@@ -57,7 +57,7 @@ from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
     from upshift.engine.debug import Debugged
-    from upshift.runs.stores.publishing import Publisher
+    from upshift.runs.publishing import Publisher
 
 
 def execute(
@@ -199,7 +199,7 @@ class _Run:
             if not self.store.claim_run(run_id):
                 raise removed(run_id)
             if self.store.replica is not None:
-                from upshift.runs.stores.publishing import Publisher  # runs in folders publish nothing
+                from upshift.runs.publishing import Publisher  # runs in folders publish nothing
 
                 self.publisher = Publisher(self.store, run_id, lease, self.progress.notice)
                 self.publisher.begin(known=earlier is not None)
@@ -369,7 +369,7 @@ class _Run:
         """Have the bucket hold all of the run, and what earlier ones have left."""
         if self.publisher is None:
             return
-        from upshift.runs.stores.publishing import publish_left
+        from upshift.runs.publishing import publish_left
 
         try:
             self.publisher.finish()

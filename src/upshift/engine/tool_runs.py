@@ -39,7 +39,7 @@ from upshift.runs.catalog.opening import bring_in
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
 from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.records import growth_of
-from upshift.runs.stores.elsewhere import Elsewhere
+from upshift.runs.publishing import Elsewhere
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.store import Store, open_direct, open_store

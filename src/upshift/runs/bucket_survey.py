@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.collect import Tell, refer
-from upshift.runs.stores.references import EXPORTS, References, files_of
+from upshift.runs.needed import EXPORTS, References, files_of
 from upshift.runtime.storage.objects import Meta, Version
 from upshift.runtime.storage.records import ARRAY, REMOVED, safe
 from upshift.runtime.storage.replica import RUN_RECORD, Replica

@@ -16,8 +16,7 @@ import attrs
 from upshift.errors import BlobDamaged, BlobMissing, NotFound, NotSerializable, StoreError
 from upshift.model.spec.codec import from_json
 from upshift.runs.catalog.rows import RunRow
-from upshift.runs.stores.claimed import Claimed
-from upshift.runs.stores.references import References
+from upshift.runs.needed import Claimed, References
 from upshift.runtime.storage.blobs import digest_of_file
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import discard
@@ -122,7 +121,7 @@ class RunFiles:
 
 
 class Contents:
-    """The content of a store, by its digests; a :class:`~upshift.runs.stores.references.Content`."""
+    """The content of a store, by its digests; a :class:`~upshift.runs.needed.Content`."""
 
     def __init__(self, objects: Objects, *, lazily: bool) -> None:
         self.objects = objects

@@ -24,8 +24,7 @@ import attrs
 from upshift.errors import NotSerializable, StoreError
 from upshift.model.spec.task import TaskId
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.stores.claimed import Claimed
-from upshift.runs.stores.references import References, files_of
+from upshift.runs.needed import Claimed, References, files_of
 from upshift.runtime.storage import checkpoints, scratch
 from upshift.runtime.storage.files import available, discard, stale
 from upshift.runtime.storage.records import REMOVED, safe, task_path

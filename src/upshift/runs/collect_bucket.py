@@ -26,14 +26,14 @@ import attrs
 
 from upshift.errors import RunOwned, StoreError, StoreUnavailable, UsageError
 from upshift.model.spec.codec import from_json
+from upshift.runs.bucket_lease import BucketLease, key_of, owner_of, seen_to_live
 from upshift.runs.bucket_survey import DAY, Survey, digest_of_key, task_of
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import forget_here
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
 from upshift.runs.collect import Collected, Tally, Tell
-from upshift.runs.stores.bucket_lease import BucketLease, key_of, owner_of, seen_to_live
-from upshift.runs.stores.claimed import Claimed
-from upshift.runs.stores.lease import BEAT, EXPIRY, here
+from upshift.runs.lease import BEAT, EXPIRY, here
+from upshift.runs.needed import Claimed
 from upshift.runtime.storage.claims import (
     CONDEMNED,
     EVERYBODY,

@@ -25,11 +25,11 @@ import attrs
 
 from upshift.errors import BlobDamaged, BlobMissing, NotFound, StoreError, UsageError, suggestion
 from upshift.model.spec.codec import from_json
+from upshift.runs.bucket_lease import BucketLease
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
 from upshift.runs.checking import Contents, RunFiles, Tell, read_all, see_version, side_by_side
-from upshift.runs.stores.bucket_lease import BucketLease
-from upshift.runs.stores.lease import BEAT, EXPIRY
-from upshift.runs.stores.references import References
+from upshift.runs.lease import BEAT, EXPIRY
+from upshift.runs.needed import References
 from upshift.runtime.storage.claims import Condemned
 from upshift.runtime.storage.files import discard, make_folder, temporary
 from upshift.runtime.storage.objects import Objects

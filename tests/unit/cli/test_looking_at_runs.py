@@ -15,7 +15,7 @@ from recorder import Recorder
 from upshift.cli.commands import upshift
 from upshift.model.spec import TaskId
 from upshift.runs.catalog.rows import AttemptRow, TaskRow
-from upshift.runs.stores.lease import Lease
+from upshift.runs.lease import Lease
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from upshift.report.terminal.catalog import Ticker, cleaned_text, rebuilt_text
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import RunRow
-from upshift.runs.stores.lease import Lease, leases
+from upshift.runs.lease import Lease, leases
 from upshift.runtime.storage import scratch
 from upshift.runtime.storage.files import boot_id
 from upshift.runtime.storage.store import open_store

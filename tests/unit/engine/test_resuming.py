@@ -22,7 +22,7 @@ from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node
 from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.rebuild import rebuild
-from upshift.runs.stores.lease import Lease
+from upshift.runs.lease import Lease
 
 
 def one() -> int:

@@ -25,7 +25,7 @@ from upshift.engine.schedule import SystemClock
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned, StoreUnavailable, UpshiftError
 from upshift.model.configuration import Target, load_configuration
 from upshift.model.graph import FromStep, Graph, Node
-from upshift.runs.stores.lease import Lease, leases
+from upshift.runs.lease import Lease, leases
 from upshift.runtime.storage.store import Store
 
 
@@ -221,7 +221,7 @@ def test_a_forked_child_does_not_keep_the_lease(upshift_home: Path) -> None:
     child.start()
     lease.release()
     try:
-        script = "import sys; from upshift.runs.stores.lease import Lease; Lease('r1', sys.argv[1]).release()"
+        script = "import sys; from upshift.runs.lease import Lease; Lease('r1', sys.argv[1]).release()"
         subprocess.run([sys.executable, "-c", script, store], check=True)
     finally:
         release.set()

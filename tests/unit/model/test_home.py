@@ -14,7 +14,7 @@ from upshift.code.memo import Memo
 from upshift.model.configuration import Configuration, home, make_folder
 from upshift.model.spec import TaskId
 from upshift.runs.catalog.opening import open_catalog
-from upshift.runs.stores.lease import Lease
+from upshift.runs.lease import Lease
 from upshift.runtime.storage import files, scratch
 from upshift.runtime.storage.store import open_store
 from upshift.runtime.supervisor.devices import occupants

@@ -12,8 +12,8 @@ from upshift.errors import StoreUnavailable
 from upshift.model.spec import Artifact, Code, EntryPoint, TaskId, TaskResult, TaskSpec, to_json
 from upshift.runs.catalog.rebuild import Ending
 from upshift.runs.catalog.rows import RunRow, TaskRow
-from upshift.runs.stores.lease import Lease
-from upshift.runs.stores.publishing import Publisher
+from upshift.runs.lease import Lease
+from upshift.runs.publishing import Publisher
 from upshift.runtime.storage.objects import Got, Meta, Version
 from upshift.runtime.storage.objects.folder import FolderObjects
 from upshift.runtime.storage.store import Store

@@ -16,6 +16,8 @@ from machines import TASKS, Bucket, Machine, a_run
 
 from upshift.errors import StoreError, StoreUnavailable, UsageError
 from upshift.model.spec import TaskId, to_json
+from upshift.runs import publishing
+from upshift.runs.bucket_lease import BucketLease
 from upshift.runs.bucket_survey import DAY
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import forget_removed
@@ -25,11 +27,9 @@ from upshift.runs.checking import check_store
 from upshift.runs.collect import Collected
 from upshift.runs.collect_bucket import GC, collect_bucket
 from upshift.runs.copying import copy_store
-from upshift.runs.stores import uploads
-from upshift.runs.stores.bucket_lease import BucketLease
-from upshift.runs.stores.lease import Lease, Time
-from upshift.runs.stores.publishing import Publisher
-from upshift.runs.stores.references import write_export
+from upshift.runs.lease import Lease, Time
+from upshift.runs.needed import write_export
+from upshift.runs.publishing import Publisher
 from upshift.runtime.storage import claims, replica
 from upshift.runtime.storage.claims import CONDEMNED, IDLE, REMOVING, GcState, read_state, write_state
 from upshift.runtime.storage.digest import digest_of
@@ -46,7 +46,7 @@ class Killed(Exception):
 @pytest.fixture(autouse=True)
 def looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Content is put only if the bucket does not have it, however small it is."""
-    monkeypatch.setattr(uploads, "_LOOKED_FOR", 1)
+    monkeypatch.setattr(publishing, "_LOOKED_FOR", 1)
     monkeypatch.setattr(replica, "_LOOKED_FOR", 1)
 
 

@@ -36,7 +36,7 @@ from upshift.runs.catalog.standing import standing
 from upshift.runs.history.as_json import row_as_json, run_as_json
 from upshift.runs.history.records import step_status
 from upshift.runs.history.runs import Run, get_run, list_runs
-from upshift.runs.stores.lease import Lease
+from upshift.runs.lease import Lease
 from upshift.runtime.storage.artifacts import save
 from upshift.runtime.storage.store import Store, open_store
 

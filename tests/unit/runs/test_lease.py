@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from upshift.errors import LeaseLost, RunOwned
-from upshift.runs.stores import lease as leases_of_runs
-from upshift.runs.stores.lease import EXPIRY, Lease, Time, ask_to_cancel, held, leases, owner, silent_for
+from upshift.runs import lease as leases_of_runs
+from upshift.runs.lease import EXPIRY, Lease, Time, ask_to_cancel, held, leases, owner, silent_for
 
 HOLD = (
-    "import sys; from upshift.runs.stores.lease import Lease; lease = Lease('r1', sys.argv[1]); "
+    "import sys; from upshift.runs.lease import Lease; lease = Lease('r1', sys.argv[1]); "
     "print('held', flush=True); sys.stdin.read(); lease.release()"
 )
 

@@ -14,10 +14,10 @@ from machines import CONTENT, TASKS, Away, Bucket, Machine, a_run
 
 from upshift.errors import BlobDamaged, BlobMissing, LeaseLost, RunOwned
 from upshift.model.spec import Artifact, TaskId, TaskResult
+from upshift.runs import bucket_lease
 from upshift.runs.checking import check_store
-from upshift.runs.stores import bucket_lease
-from upshift.runs.stores.lease import BEAT, EXPIRY, Lease, Time, ask_to_cancel, held
-from upshift.runs.stores.publishing import Publisher, publish_left
+from upshift.runs.lease import BEAT, EXPIRY, Lease, Time, ask_to_cancel, held
+from upshift.runs.publishing import Publisher, publish_left
 from upshift.runtime.storage.digest import Bytes
 from upshift.runtime.storage.objects import Version
 from upshift.runtime.storage.objects.folder import FolderObjects

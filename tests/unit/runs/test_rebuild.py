@@ -33,7 +33,7 @@ from upshift.runs.catalog.rebuild import put_aside_if_damaged, rebuild, record_e
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.catalog.sqlite import SqliteDatabase
 from upshift.runs.collect import collect
-from upshift.runs.stores.lease import Lease
+from upshift.runs.lease import Lease
 from upshift.runtime.storage.store import Store, open_store
 
 VALUE = Artifact(digest="blake3:" + "0" * 64, serializer="json", type="int", bytes=1, inline="MQ==")

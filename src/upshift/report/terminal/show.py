@@ -35,7 +35,7 @@ from upshift.report.views.groups import records_of, took
 from upshift.report.views.records import RECORDS, SHORT
 from upshift.report.views.steps import remarks
 from upshift.runs.catalog.rows import Detached
-from upshift.runs.stores.lease import silent_for
+from upshift.runs.lease import silent_for
 
 if TYPE_CHECKING:
     from upshift.model.spec.task import TaskId

@@ -22,8 +22,8 @@ from upshift.runs.catalog.database import Damaged
 from upshift.runs.catalog.rebuild import rebuild, replace, rows_of
 from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, awaits_engine
 from upshift.runs.catalog.version_rows import recorded_versions
-from upshift.runs.stores.claimed import Claimed
-from upshift.runs.stores.lease import here
+from upshift.runs.lease import here
+from upshift.runs.needed import Claimed
 from upshift.runtime.storage.objects import Version
 from upshift.runtime.storage.records import live_path, safe, task_path
 from upshift.runtime.storage.store import Store, open_store

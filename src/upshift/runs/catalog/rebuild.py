@@ -22,8 +22,8 @@ from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.database import Damaged
 from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
 from upshift.runs.catalog.version_rows import recorded_versions
-from upshift.runs.stores.claimed import Claimed
-from upshift.runs.stores.lease import held, here
+from upshift.runs.lease import held, here
+from upshift.runs.needed import Claimed
 from upshift.runtime.storage.records import REMOVED
 from upshift.runtime.storage.store import Store
 

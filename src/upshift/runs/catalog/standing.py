@@ -15,7 +15,7 @@ import attrs
 from upshift.errors import NotFound
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.rows import Detached, RunRow
-from upshift.runs.stores.lease import held
+from upshift.runs.lease import held
 
 ORCHESTRATOR = "orchestrator"
 """Under this name the source of a row says whose the run is, where no engine of Upshift's works on it."""

@@ -212,7 +212,7 @@ class RunRecords:
 
     def going_on(self) -> list[TaskId]:
         """Tasks recorded as running that have no result, where somebody is still at work for the run."""
-        from upshift.runs.stores.claimed import Claimed  # what few runs need is not imported
+        from upshift.runs.needed import Claimed  # what few runs need is not imported
 
         claimed = Claimed(self.store.address)
         claimed.look()

@@ -341,7 +341,7 @@ class Run(Drawn, Placed, Generic[T]):
         self.row = self._catalog.change_tags(self.id, gone, new)
         self.tags = self.row.tags
         if self.finished:  # else whoever runs it writes its record
-            from upshift.runs.stores.publishing import published  # few change tags
+            from upshift.runs.publishing import published  # few change tags
 
             with published(self._records.store, self.id):
                 self._records.store.write_record(self.id, "run.json", to_json(self.row))

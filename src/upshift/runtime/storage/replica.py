@@ -9,7 +9,7 @@
 
 Steps and engine read and write the folder, as they would any store. What they do not find there is brought
 from the bucket: content when it is read, records when somebody asks for the run. The engine publishes what
-is new (:mod:`upshift.runs.stores.publishing`).
+is new (:mod:`upshift.runs.publishing`).
 
 Where both have a run, the bucket is right, unless this machine has put what it has there and gone on.
 """

@@ -11,9 +11,9 @@ import pytest
 
 from upshift.errors import ConfigError, StoreError
 from upshift.model.spec import TaskId, TaskResult
+from upshift.runs import needed as everybody
 from upshift.runs.collect import collect
-from upshift.runs.stores import claimed as everybody
-from upshift.runs.stores.claimed import Claimed
+from upshift.runs.needed import Claimed
 from upshift.runtime.storage import claims
 from upshift.runtime.storage.records import STORE_VERSION
 from upshift.runtime.storage.store import Store, open_store

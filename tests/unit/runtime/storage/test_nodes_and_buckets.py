@@ -15,7 +15,7 @@ from upshift.model.spec import Code, EntryPoint, TaskId, TaskResult, TaskSpec, t
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.checking import check_store
 from upshift.runs.copying import copy_store
-from upshift.runs.stores.references import References
+from upshift.runs.needed import References
 from upshift.runtime.step.checkpoint import checkpoints_of
 from upshift.runtime.storage import artifacts, live
 from upshift.runtime.storage.checkpoints import Name, Part, discard

@@ -14,7 +14,7 @@ import pytest
 
 from upshift import External
 from upshift.errors import BlobMissing, NotSerializable
-from upshift.runs.stores.references import References
+from upshift.runs.needed import References
 from upshift.runtime.storage.artifacts import load, save, verify
 from upshift.runtime.storage.store import Store, open_store
 

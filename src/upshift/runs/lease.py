@@ -17,7 +17,7 @@ dead once the record has not changed for :data:`EXPIRY` seconds of the observer'
 An engine that was only suspended that long finds its lease lost, and stops.
 
 Where the store is in a bucket, the folder is this machine's own, and there is a second lease in the bucket:
-:mod:`upshift.runs.stores.bucket_lease`.
+:mod:`upshift.runs.bucket_lease`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import attrs
 
 from upshift.errors import LeaseLost, RunOwned, StoreUnavailable
 from upshift.model.configuration import home
-from upshift.runs.stores import bucket_lease
+from upshift.runs import bucket_lease
 from upshift.runtime.storage.claims import NO_LOCKS
 from upshift.runtime.storage.files import available, boot_id, create, fresh, machine_id, write_all
 from upshift.runtime.storage.records import safe

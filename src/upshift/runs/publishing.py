@@ -1,4 +1,5 @@
-"""What a run leaves in the folder of a store goes into the bucket, while the run works and when it has ended.
+"""A run in a bucket: its machine publishes what the run leaves in the folder of the store, while it works and
+when it has ended; other machines bring its logs from there while they grow.
 
 ::
 
@@ -11,6 +12,9 @@ all of it. What an engine that was killed had not published is published by the 
 
 Specs and results are put where there are none: of two engines that take themselves for the owner of a run the
 first one counts. ``run.json`` replaces exactly the version that this machine has put last.
+
+Content goes there once: whoever publishes a run, and whoever gives its tasks to a cluster, share the
+:class:`Uploads` of its bucket.
 """
 
 from __future__ import annotations
@@ -21,15 +25,18 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from upshift.errors import LeaseLost, RunOwned, StoreUnavailable, UpshiftError
-from upshift.runs.stores.lease import Lease
-from upshift.runs.stores.uploads import uploads_of
+from upshift.errors import BlobMissing, LeaseLost, RunOwned, StoreUnavailable, UpshiftError
+from upshift.runs.lease import Lease
+from upshift.runs.needed import References
 from upshift.runtime.storage.claims import removed
+from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import Signature, signature_of
+from upshift.runtime.storage.live import LiveBucket
 from upshift.runtime.storage.records import REMOVED, live_folder, safe, unpack_result
 from upshift.runtime.storage.replica import (
     APPENDED,
@@ -38,9 +45,120 @@ from upshift.runtime.storage.replica import (
     RUN_RECORD,
     Note,
     Replica,
+    blob_key,
     digest_of,
 )
 from upshift.runtime.storage.store import Store
+
+_LOOKED_FOR = 1 << 20
+"""Bytes from which on it is asked first whether the bucket has content already."""
+_ALGORITHMS = ("blake3", "sha256")
+
+
+class Uploads:
+    """What goes into one bucket; safe to use from several threads."""
+
+    def __init__(self, store: Store) -> None:
+        assert store.replica is not None
+        self._store = store
+        self._replica: Replica = store.replica
+        self._blobs: dict[bytes, Future[None]] = {}
+        self._guard = threading.Lock()
+
+    def put(self, path: str, content: bytes) -> References:
+        """Have the bucket hold all content that a record refers to.
+
+        Raises
+        ------
+        BlobMissing
+            It is neither here nor there.
+        """
+        references = References(self._store, needed=True)
+        references.add_record(path, content)
+        self._rescue(references.blobs)
+        for digest in references.blobs:
+            self._put_blob(digest, needed=digest in references.needed)
+        return references
+
+    def put_blobs(self, digests: Iterable[str]) -> None:
+        """Have the bucket hold these blobs."""
+        wanted = [bytes.fromhex(split(digest)[1]) for digest in digests]
+        self._rescue(wanted)
+        for digest in wanted:
+            self._put_blob(digest, needed=True)
+
+    def found(self, content: bytes) -> None:
+        """A node has put all content that a record refers to."""
+        references = References(self._store)
+        references.add(content)
+        with self._guard:
+            for digest in references.blobs - self._blobs.keys():
+                self._blobs[digest] = Future()
+                self._blobs[digest].set_result(None)
+
+    def _rescue(self, digests: Collection[bytes]) -> None:
+        """See that ``gc`` removes none of these."""
+        if digests:
+            keys = [blob_key(f"{name}:{digest.hex()}") for digest in digests for name in _ALGORITHMS]
+            self._replica.condemned.rescue(keys)
+
+    def _put_blob(self, digest: bytes, *, needed: bool) -> None:
+        """Have the bucket hold a blob, once; who needs it too waits for whoever puts it."""
+        with self._guard:
+            done = self._blobs.get(digest)
+            mine = done is None
+            if done is None:
+                done = self._blobs[digest] = Future()
+        if not mine:
+            done.result()
+            return
+        try:
+            self._put_one(digest.hex(), needed=needed)
+        except BaseException as error:
+            with self._guard:
+                del self._blobs[digest]
+            done.set_exception(error)
+            raise
+        done.set_result(None)
+
+    def _put_one(self, hexadecimal: str, *, needed: bool) -> None:
+        digests = [f"{name}:{hexadecimal}" for name in _ALGORITHMS]
+        for digest in digests:
+            path = f"{self._store.address}/{blob_key(digest)}"
+            with contextlib.suppress(FileNotFoundError):
+                size = os.stat(path).st_size
+                if size < _LOOKED_FOR or self._size_of(digest) != size:
+                    self._store.check(digest, size)
+                    self._replica.upload(blob_key(digest), path)
+                return
+        if needed and not any(self._is_there(digest) for digest in digests):
+            raise BlobMissing(
+                f"content {digests[0]} is neither in this machine's copy of the store nor in the bucket",
+                where=self._replica.address,
+                fix="Run again: the step that made it runs again.",
+            )
+
+    def _is_there(self, digest: str) -> bool:
+        """Whether the bucket has a blob, though it may not have had it when it was listed."""
+        return self._size_of(digest) is not None or any(
+            meta.key == blob_key(digest) for meta in self._replica.objects.list(blob_key(digest))
+        )
+
+    def _size_of(self, digest: str) -> int | None:
+        with self._guard:
+            return self._replica.size_of(digest)
+
+
+_known: weakref.WeakValueDictionary[str, Uploads] = weakref.WeakValueDictionary()
+
+
+def uploads_of(store: Store) -> Uploads:
+    """What goes into the bucket of a store: the same for all of this process that work with it."""
+    found = _known.get(store.address)
+    if found is None:
+        found = _known[store.address] = Uploads(store)
+    return found
+
 
 _EVERY = 2.0
 """Seconds between two looks for what is new; more, where the looks take long or much of a CPU."""
@@ -52,19 +170,7 @@ _AT_ONCE = 8
 
 
 class Publisher:
-    """Publishes one run.
-
-    Parameters
-    ----------
-    store
-        Its store, which is in a bucket.
-    run
-        Its id.
-    lease
-        That of its engine.
-    tell
-        Told in a line when the bucket cannot be reached, and when it can be again.
-    """
+    """Publishes one run; ``tell`` is told when the bucket cannot be reached, and when it can be again."""
 
     def __init__(self, store: Store, run: str, lease: Lease, tell: Callable[[str], None]) -> None:
         assert store.replica is not None
@@ -347,3 +453,40 @@ def _listed(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+_LOOK_EVERY = 2.0
+"""Seconds between two looks at the bucket: one list each, or two where nodes say how they go."""
+
+
+class Elsewhere:
+    """Brings the logs of another machine's run, and what its nodes tell of theirs, into files of this one."""
+
+    def __init__(self, replica: Replica, run: str) -> None:
+        self._replica = replica
+        self._run = run
+        self._live = LiveBucket(replica, replica.replace_record)
+        self._due = 0.0
+        self.files: Collection[str] = ()  # the run's objects in the bucket, when this was last looked at
+        self.problem: StoreUnavailable | None = None  # why nothing new can be seen
+
+    def hear(self, *, now: bool = False) -> None:
+        """Bring what is new, if it is time to look again."""
+        if not now and time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _LOOK_EVERY
+        try:
+            folder = f"{live_folder(self._run)}/"
+            self.files = self._replica.bring_logs(self._run)
+            told = {key.removeprefix(folder).split("/")[0] for key in self.files if key.startswith(folder)}
+            for _ in self._live.hear(self._run, told) if told else ():
+                pass
+            self.problem = None
+        except StoreUnavailable as error:
+            self.problem = error
+
+
+def elsewhere(store: Store, run: str) -> Elsewhere | None:
+    """For a run of another machine in a bucket; None: whoever works on it writes into files that are here."""
+    replica = store.replica
+    return None if replica is None or not replica.is_elsewhere(run) else Elsewhere(replica, run)
