@@ -90,9 +90,8 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     from upshift.code.fingerprint import look_up
     from upshift.engine.debug import recorded_code
     from upshift.model.configuration import load_configuration
-    from upshift.runs.catalog.opening import known_run, open_catalog
+    from upshift.runs.catalog.opening import ORCHESTRATOR, known_run, open_catalog
     from upshift.runs.catalog.rows import KEY, awaits_engine
-    from upshift.runs.catalog.standing import ORCHESTRATOR
     from upshift.runs.history.runs import get_run
     from upshift.runs.publishing import publish_left
     from upshift.runtime.storage.store import open_store

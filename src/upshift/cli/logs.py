@@ -24,9 +24,8 @@ from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
 from upshift.report.human import count, in_words, on_rank
 from upshift.report.terminal import cleaned, label
-from upshift.runs.catalog.opening import open_catalog
+from upshift.runs.catalog.opening import ORCHESTRATOR, open_catalog
 from upshift.runs.catalog.rows import Detached
-from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.runs import Run, get_run
 from upshift.runs.publishing import elsewhere
 from upshift.runtime.storage.files import exists

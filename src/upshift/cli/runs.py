@@ -61,8 +61,7 @@ def runs(
     from upshift.cli.selection import settle
     from upshift.model.configuration import load_configuration
     from upshift.runs.catalog.catalog import no_pipeline
-    from upshift.runs.catalog.opening import open_catalog
-    from upshift.runs.catalog.standing import standing
+    from upshift.runs.catalog.opening import open_catalog, standing
 
     shown = limit or (None if as_json else SCREENFUL)
     chosen = bool(statuses or sort)  # among all runs, and not the newest ones

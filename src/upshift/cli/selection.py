@@ -86,8 +86,8 @@ def found(run: str) -> Run:
 
 def settle(rows: Sequence[RunRow], catalog: Catalog, configuration: Configuration) -> bool:
     """Record why detached runs lost their engines, and what other tools ended; False: there are none."""
+    from upshift.runs.catalog.opening import ORCHESTRATOR
     from upshift.runs.catalog.rows import Detached
-    from upshift.runs.catalog.standing import ORCHESTRATOR
 
     others = [row for row in rows if ORCHESTRATOR in row.source and row.status in ("pending", "running")]
     if others:

@@ -44,9 +44,9 @@ from upshift.model.graph import FOREACH, FlowShape, Graph, expansion, needs
 from upshift.model.settings.retry import STOPPED
 from upshift.model.spec.codec import encode, from_json, to_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
+from upshift.runs.catalog.opening import ORCHESTRATOR
 from upshift.runs.catalog.rebuild import ENDING, Ending
 from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
-from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.records import growth_of
 from upshift.runs.lease import here
 from upshift.runtime.storage import artifacts

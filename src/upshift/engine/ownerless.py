@@ -26,10 +26,9 @@ from upshift.model.configuration import UNCONFIGURED, Configuration, Target
 from upshift.model.spec.codec import to_json
 from upshift.model.spec.task import Failure, TaskId
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.opening import known_run, open_catalog
+from upshift.runs.catalog.opening import INTERRUPTED, ORCHESTRATOR, known_run, open_catalog
 from upshift.runs.catalog.rebuild import record_ending
 from upshift.runs.catalog.rows import AttemptRow, Detached, RunRow, TaskRow, awaits_engine
-from upshift.runs.catalog.standing import INTERRUPTED, ORCHESTRATOR
 from upshift.runs.lease import BEAT, Lease, ask_to_cancel, held, here, owner
 from upshift.runtime.storage.store import Store, open_store
 

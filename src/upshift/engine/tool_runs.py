@@ -35,9 +35,8 @@ from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import Failure, TaskId, TaskResult
 from upshift.report import Progress, TaskChange
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.opening import bring_in
+from upshift.runs.catalog.opening import ORCHESTRATOR, bring_in
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
-from upshift.runs.catalog.standing import ORCHESTRATOR
 from upshift.runs.history.records import growth_of
 from upshift.runs.publishing import Elsewhere
 from upshift.runtime.storage import artifacts

@@ -33,8 +33,8 @@ from upshift.report.views.steps import alike, item_of
 from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.runs import Run
 from upshift.runs.history.steps import Step
-from upshift.runs.history.tabular import SHOWN, Rows, cell_text, measured
 from upshift.runs.history.tasks import Task
+from upshift.runs.history.values import SHOWN, Rows, cell_text, measured
 from upshift.runtime.storage.metrics import value_text
 
 _FAILURES = 3

@@ -22,10 +22,9 @@ from upshift.model.configuration import Configuration, Target
 from upshift.model.spec.codec import from_json
 from upshift.model.spec.hardware import Hardware
 from upshift.model.spec.task import Code, Failure, TaskId, TaskResult
-from upshift.runs.catalog.opening import known_run, open_catalog
+from upshift.runs.catalog.opening import known_run, open_catalog, standing
 from upshift.runs.catalog.rebuild import read_ending, rows_of
 from upshift.runs.catalog.rows import RunRow
-from upshift.runs.catalog.standing import standing
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.store import Store, open_store
 

@@ -19,8 +19,8 @@ from upshift.report.page import report_page, write_page, write_until_over
 from upshift.report.views.graph import picture
 from upshift.report.views.groups import connections, grouped
 from upshift.report.views.run import run_view
+from upshift.runs.catalog.opening import INTERRUPTED
 from upshift.runs.catalog.rows import TaskRow
-from upshift.runs.catalog.standing import INTERRUPTED
 from upshift.runs.history.runs import Run
 
 ONE = Graph(pipeline="p", steps={"f": definition()}, nodes=(Node(name="f", step="f"),))

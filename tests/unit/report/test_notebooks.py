@@ -17,7 +17,7 @@ from upshift.model.spec import Failure, TaskId
 from upshift.report import TaskChange
 from upshift.report.notebook import NotebookProgress, _metrics
 from upshift.runs.history.runs import Run, RunList
-from upshift.runs.history.tabular import Rows
+from upshift.runs.history.values import Rows
 
 
 def words(page: str) -> str:

@@ -17,11 +17,10 @@ from upshift.errors import ConfigError, NotFound, StoreError, StoreUnavailable
 from upshift.model.configuration import Configuration
 from upshift.model.spec import Artifact, Failure, Hardware, TaskId, TaskResult
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.database import MIGRATIONS, Database, Migrations, Server
+from upshift.runs.catalog.database import Database, Migrations, Server, SqliteDatabase
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.postgres import PostgresDatabase
-from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
-from upshift.runs.catalog.sqlite import SqliteDatabase
+from upshift.runs.catalog.rows import MIGRATIONS, AttemptRow, RunRow, TaskRow
 
 VALUE = Artifact(digest="blake3:" + "0" * 64, serializer="json", type="int", bytes=1, inline="MQ==")
 

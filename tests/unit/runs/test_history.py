@@ -29,10 +29,9 @@ from upshift.model.spec import (
 from upshift.report.terminal.show import show_run
 from upshift.runs.catalog import rebuild
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.opening import open_catalog
+from upshift.runs.catalog.opening import open_catalog, standing
 from upshift.runs.catalog.rebuild import record_ending
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
-from upshift.runs.catalog.standing import standing
 from upshift.runs.history.as_json import row_as_json, run_as_json
 from upshift.runs.history.records import step_status
 from upshift.runs.history.runs import Run, get_run, list_runs

@@ -27,11 +27,10 @@ from upshift.model.spec import (
     to_json,
 )
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.database import MIGRATIONS, Server
+from upshift.runs.catalog.database import Server, SqliteDatabase
 from upshift.runs.catalog.opening import bring_in, open_catalog
 from upshift.runs.catalog.rebuild import put_aside_if_damaged, rebuild, record_ending
-from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
-from upshift.runs.catalog.sqlite import SqliteDatabase
+from upshift.runs.catalog.rows import MIGRATIONS, AttemptRow, RunRow, TaskRow
 from upshift.runs.collect import collect
 from upshift.runs.lease import Lease
 from upshift.runtime.storage.store import Store, open_store

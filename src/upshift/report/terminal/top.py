@@ -36,8 +36,8 @@ from upshift.report.terminal import (
     wrap,
 )
 from upshift.report.views.top import DeviceNow, GpuNow, Now, Running
+from upshift.runs.catalog.opening import INTERRUPTED
 from upshift.runs.catalog.rows import RunRow
-from upshift.runs.catalog.standing import INTERRUPTED
 from upshift.runtime.storage.series import Number
 
 _SPARK = 8

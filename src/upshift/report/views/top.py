@@ -14,9 +14,8 @@ from upshift.errors import NotFound, StoreError
 from upshift.model.spec.hardware import Device, Hardware
 from upshift.model.spec.task import TaskId
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.opening import see_running
+from upshift.runs.catalog.opening import INTERRUPTED, see_running, standing
 from upshift.runs.catalog.rows import AttemptRow, RunRow
-from upshift.runs.catalog.standing import INTERRUPTED, standing
 from upshift.runs.history.records import utc
 from upshift.runtime.storage.series import Number, Series, given, read_series
 from upshift.runtime.storage.store import Store, open_store

@@ -23,9 +23,10 @@ from upshift.model.configuration import home
 from upshift.model.spec.codec import decode
 from upshift.model.spec.task import TaskId
 from upshift.model.spec.telemetry import MetricSummary
-from upshift.runs.catalog.database import MIGRATIONS, Database, Server, Transaction, upsert
+from upshift.runs.catalog.database import Database, Server, SqliteDatabase, Transaction, upsert
 from upshift.runs.catalog.rows import (
     ATTEMPT_COLUMNS,
+    MIGRATIONS,
     RUN_COLUMNS,
     TASK_COLUMNS,
     Addresses,
@@ -40,7 +41,6 @@ from upshift.runs.catalog.rows import (
     task_row,
     task_values,
 )
-from upshift.runs.catalog.sqlite import SqliteDatabase
 from upshift.runs.catalog.version_rows import VersionRows
 
 _AT_ONCE = 500

@@ -1,7 +1,12 @@
-"""The catalog that is configured, with what others have put into its stores, and removed from them.
+"""The catalog that is configured, with what others have put into its stores, and how runs stand.
 
 Engines of other homes and machines have catalogs of their own. What they record in a store that this catalog
-knows is added when the catalog is opened, or when somebody asks for a run.
+knows is added when the catalog is opened, or when somebody asks for a run; what they remove goes here, too.
+
+A run that is recorded as running and whose lease nobody holds is *interrupted*: its engine was killed before
+it could record the end. People read that word; the status of such a run, in JSON and in Python, is
+``cancelled``: it was stopped before its end, though nothing of it failed. That it has no time of its end
+tells it from one that was stopped in order. So is a run whose engine was submitted and never began.
 """
 
 from __future__ import annotations
@@ -20,9 +25,9 @@ from upshift.model.spec.codec import from_json
 from upshift.runs.catalog.catalog import Catalog, catalog_place, notes_of_lacking
 from upshift.runs.catalog.database import Damaged
 from upshift.runs.catalog.rebuild import rebuild, replace, rows_of
-from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, awaits_engine
+from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, Detached, RunRow, TaskRow, awaits_engine
 from upshift.runs.catalog.version_rows import recorded_versions
-from upshift.runs.lease import here
+from upshift.runs.lease import held, here
 from upshift.runs.needed import Claimed
 from upshift.runtime.storage.objects import Version
 from upshift.runtime.storage.records import live_path, safe, task_path
@@ -31,6 +36,11 @@ from upshift.runtime.storage.store import Store, open_store
 if TYPE_CHECKING:
     from upshift.model.configuration import Configuration
 
+
+ORCHESTRATOR = "orchestrator"
+"""Under this name the source of a row says whose the run is, where no engine of Upshift's works on it."""
+INTERRUPTED = "interrupted"
+"""Status of the row of an interrupted run; no record has it."""
 _MEND = "upshift gc --rebuild-catalog"
 _STRETCH = 1_000
 """Runs, after each of which one who waits for a new catalog is told how far it is."""
@@ -350,3 +360,32 @@ def forget_here(catalog: Catalog | None, store: Store, gone: set[str]) -> None:
     paths = set(map(task_path, kept))
     for run in gone:
         store.replica.forget_run(run, paths)
+
+
+def standing(rows: Iterable[RunRow], catalog: Catalog) -> list[RunRow]:
+    """The rows of runs as these stand. Leases are asked for those only that are recorded as running."""
+    return [_standing(row, catalog) if row.status in ("pending", "running") else row for row in rows]
+
+
+def plain_status(row: RunRow) -> str:
+    """The status in the words of the records: ``cancelled`` for a run that is interrupted."""
+    return "cancelled" if row.status == INTERRUPTED else row.status
+
+
+def _standing(row: RunRow, catalog: Catalog) -> RunRow:
+    if row.status == "pending":  # nobody has a lease yet
+        engine = Detached.of(row)
+        return row if engine is None or engine.lost is None else attrs.evolve(row, status=INTERRUPTED)
+    if ORCHESTRATOR in row.source or _owned(row):
+        return row
+    # An engine records the end before it gives the lease up: so the row that was read may be older.
+    try:
+        now = catalog.run(row.id)
+    except NotFound:  # it was removed meanwhile
+        return row
+    over = now.status != "running" or _owned(now)
+    return now if over else attrs.evolve(now, status=INTERRUPTED)
+
+
+def _owned(row: RunRow) -> bool:
+    return held(row.id, row.store)

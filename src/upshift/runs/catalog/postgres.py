@@ -90,7 +90,7 @@ _PROBLEMS = (  # the first whose sign is in what PostgreSQL says: why, and what 
 
 
 class PostgresDatabase(Database):
-    """A database of a PostgreSQL server; see :class:`~upshift.runs.catalog.sqlite.SqliteDatabase`."""
+    """A database of a PostgreSQL server; see :class:`~upshift.runs.catalog.database.SqliteDatabase`."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.runs.catalog.standing import plain_status
+from upshift.runs.catalog.opening import plain_status
 from upshift.runs.history.records import utc
 from upshift.runs.history.values import params_as_json
 from upshift.runtime.storage.artifacts import described

@@ -16,7 +16,7 @@ from upshift.model.spec.task import Failure
 from upshift.model.spec.telemetry import Card, Checkpoints, Gap, MetricSummary, standing
 from upshift.runs.catalog.rows import AttemptRow
 from upshift.runs.history.records import RunRecords, utc
-from upshift.runs.history.tabular import Drawn
+from upshift.runs.history.values import Drawn
 from upshift.runtime.storage.metrics import Curve, first_of, read_by_rank, summaries_of
 from upshift.runtime.storage.series import given, read_series
 from upshift.runtime.storage.store import Store

@@ -23,8 +23,8 @@ from upshift.model.spec.codec import from_json
 from upshift.model.spec.task import Artifact, TaskId, TaskResult, TaskSpec, Value
 from upshift.model.spec.telemetry import MetricSummary
 from upshift.runs.catalog.catalog import Catalog
+from upshift.runs.catalog.opening import INTERRUPTED
 from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, attempt_of
-from upshift.runs.catalog.standing import INTERRUPTED
 from upshift.runs.history.values import last_values
 from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.manifest import State

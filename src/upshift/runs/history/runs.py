@@ -19,15 +19,13 @@ from upshift.model.plain import words
 from upshift.model.spec.codec import decode, to_json
 from upshift.model.spec.task import Artifact, TaskId
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.opening import known_run, open_catalog
+from upshift.runs.catalog.opening import INTERRUPTED, known_run, open_catalog, plain_status, standing
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
-from upshift.runs.catalog.standing import INTERRUPTED, plain_status, standing
 from upshift.runs.history.places import Placed, confirm_in_namespace
 from upshift.runs.history.records import RunRecords, utc
 from upshift.runs.history.steps import Step, StepList
-from upshift.runs.history.tabular import Drawn, Rows, measured, named
 from upshift.runs.history.tasks import Task
-from upshift.runs.history.values import flat_params, qualified
+from upshift.runs.history.values import Drawn, Rows, flat_params, measured, named, qualified
 from upshift.runtime.storage.artifacts import described
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from upshift.runs.catalog.rows import UNFINISHED
 from upshift.runs.history.outputs import Outputs
 from upshift.runs.history.places import nodes_after, nodes_before
 from upshift.runs.history.records import RunRecords
-from upshift.runs.history.tabular import Rows
 from upshift.runs.history.tasks import Maker, Task, TaskList, no_output
-from upshift.runs.history.values import best_of, known_mode
+from upshift.runs.history.values import Rows, best_of, known_mode
 
 
 class Step(Maker):

@@ -19,8 +19,7 @@ from upshift.runs.history.attempts import Attempt
 from upshift.runs.history.outputs import Artifacts, DataArtifact, Outputs, set_by_step
 from upshift.runs.history.places import Placed, found, inputs_of, tasks_after, tasks_before
 from upshift.runs.history.records import RunRecords
-from upshift.runs.history.tabular import Drawn, Rows, named
-from upshift.runs.history.values import last_values
+from upshift.runs.history.values import Drawn, Rows, last_values, named
 from upshift.runtime.storage.artifacts import described, items_of
 from upshift.runtime.storage.manifest import State
 

@@ -24,8 +24,8 @@ from upshift.runs.catalog.rows import VersionRow
 from upshift.runs.catalog.version_rows import record_versions
 from upshift.runs.history.records import utc
 from upshift.runs.history.runs import Run
-from upshift.runs.history.tabular import Rows, named
 from upshift.runs.history.tasks import Task
+from upshift.runs.history.values import Rows, named
 from upshift.runtime.storage.artifacts import load_value
 from upshift.runtime.storage.digest import digest_of
 from upshift.runtime.storage.store import Store, open_store
