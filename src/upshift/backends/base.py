@@ -6,7 +6,7 @@ store, not through the backend. So a backend only has to declare what it can hon
 report when they run and when they end, stop them, and find them again after the engine was killed.
 A backend passes ``tests/contract``; :mod:`upshift.backends.fake` is the smallest one there is.
 
-A tool that runs whole pipelines is a :class:`~upshift.backends.orchestrator.Orchestrator`. Its backend has it
+A tool that runs whole pipelines is a :class:`~upshift.backends.scheduler.Orchestrator`. Its backend has it
 as the attribute ``orchestrator``, and capabilities that say ``steps=False``.
 """
 
@@ -59,7 +59,7 @@ class Capabilities:
         Whether its nodes work with a store in a bucket by themselves, and not through this machine's copy.
     steps
         Whether it takes single steps; else its tool runs whole pipelines, as its ``orchestrator``
-        (:mod:`upshift.backends.orchestrator`).
+        (:mod:`upshift.backends.scheduler`).
     """
 
     fields: frozenset[str]

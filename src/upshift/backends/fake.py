@@ -44,7 +44,7 @@ from upshift.backends.base import (
     Started,
     Waiting,
 )
-from upshift.backends.options import refuse_options
+from upshift.backends.registry import refuse_options
 from upshift.errors import BackendError
 from upshift.model.checks import refuse_unknown_fields
 from upshift.model.configuration import Target

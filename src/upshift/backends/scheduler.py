@@ -1,13 +1,16 @@
-"""A scheduler: what one more has to be, and in which words it is spoken to.
+"""What one more scheduler, or one more tool that runs whole pipelines, has to be, and the words they speak.
 
-:class:`~upshift.backends.cluster.ClusterBackend` does the rest.
+A :class:`Cluster` takes jobs; :class:`~upshift.backends.cluster.ClusterBackend` does the rest. An
+:class:`Orchestrator` walks the graph itself, and its pods record the result of each task; what it takes are
+documents, which people read as YAML.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -171,3 +174,90 @@ def words_of(error: Exception) -> str:
     if isinstance(error, NotNow):
         return str(error)
     return error.in_short if isinstance(error, UpshiftError) else f"{type(error).__name__}: {error}"
+
+
+Document = Mapping[str, Any]
+"""A pipeline in the form of the tool, or a part of it, as plain tables."""
+
+
+class Gone(Exception):
+    """The tool knows no run of this id."""
+
+
+@attrs.frozen(kw_only=True)
+class Standing:
+    """The state of a run in the tool."""
+
+    phase: str  # "pending", "running", "completed", "failed" or "cancelled"
+    message: str | None = None  # why it failed, in the tool's words
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will run."""
+        return self.phase not in ("pending", "running")
+
+
+class Orchestrator(Protocol):
+    """A tool that runs whole pipelines.
+
+    Every call may raise ``BackendError`` (it refuses) and ``NotNow`` (it does not answer).
+    """
+
+    title: str
+    """What people call it."""
+
+    def confirm(self) -> None:
+        """See that it can be reached and takes runs of this target."""
+
+    def submit(self, name: str, documents: Sequence[Document], *, description: str) -> str:
+        """Have a pipeline run, unless one of this name does already; gives the id of the run."""
+
+    def standing(self, run: str) -> Standing:
+        """How a run is now. Raises ``Gone``."""
+
+    def words(self, run: str) -> Sequence[tuple[str, str]]:
+        """Its messages about tasks whose pods wait or never started: name there, message."""
+
+    def stop(self, run: str) -> None:
+        """End a run; pods are told to. Raises ``Gone``."""
+
+    def retry(self, run: str) -> None:
+        """Continue a run that has ended from its completed tasks. Raises ``Gone``."""
+
+    def link(self, run: str) -> str | None:
+        """Where people look at a run."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+_OTHERWISE = ("yes", "no", "on", "off", "true", "false", "null")
+"""Words that YAML 1.1 takes for something else than text."""
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""What JSON has as it is, and YAML has not, or takes for the end of a line."""
+
+
+def yaml_of(table: Mapping[str, Any]) -> str:
+    """A document as text; what is neither a table nor several lines of text is JSON, a part of YAML."""
+    return "".join(_lines(table, ""))
+
+
+def _lines(table: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in table.items():
+        plain = re.fullmatch(r"[A-Za-z_][\w-]*", key) and key.lower() not in _OTHERWISE
+        name = key if plain else _json(key)
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{name}:\n"
+            yield from _lines(value, indent + "  ")
+        elif isinstance(value, str) and value.endswith("\n"):
+            yield f"{indent}{name}: |\n"
+            yield from (f"{indent}  {line}\n" for line in value[:-1].split("\n"))
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            yield f"{indent}{name}: {_json(list(value))}\n"
+        else:
+            yield f"{indent}{name}: {_json(value)}\n"
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

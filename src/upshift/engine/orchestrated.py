@@ -18,8 +18,7 @@ from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from upshift.backends.orchestrator import Gone, Orchestrator, Standing
-from upshift.backends.scheduler import NotNow
+from upshift.backends.scheduler import Gone, NotNow, Orchestrator, Standing
 from upshift.engine import RunOptions
 from upshift.engine.control import Command, interrupts
 from upshift.engine.exported import TOOLS

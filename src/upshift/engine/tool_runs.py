@@ -18,9 +18,8 @@ from functools import partial
 
 import attrs
 
-from upshift.backends.orchestrator import Gone, Orchestrator, Standing
 from upshift.backends.registry import open_backend
-from upshift.backends.scheduler import NotNow
+from upshift.backends.scheduler import Gone, NotNow, Orchestrator, Standing
 from upshift.engine.exported import Order
 from upshift.engine.journal import Decisions, Journal
 from upshift.engine.one_step import OneStep

@@ -14,11 +14,10 @@ from botocore.stub import ANY, Stubber
 from test_batch_jobs import ROLE, SMALL, environment
 
 from upshift.backends.base import Ask
-from upshift.backends.batch.api import Api
+from upshift.backends.batch.api import Api, cause_of
 from upshift.backends.batch.backend import BatchBackend
 from upshift.backends.batch.cluster import AwsBatch
 from upshift.backends.batch.definition import request_of
-from upshift.backends.batch.states import cause_of
 from upshift.backends.scheduler import NotNow
 from upshift.errors import BackendError, ConfigError, MissingExtra, RequestRefused
 from upshift.model.configuration import Target

@@ -20,7 +20,7 @@ from upshift.backends.base import Ask, Offer
 from upshift.backends.kubeflow.backend import KubeflowBackend
 from upshift.backends.kubeflow.components import Pod
 from upshift.backends.kubeflow.pipeline import pipeline_of, refuse_inexpressible, text_of
-from upshift.backends.yaml_text import yaml_of
+from upshift.backends.scheduler import yaml_of
 from upshift.errors import ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target
 from upshift.model.graph import Graph

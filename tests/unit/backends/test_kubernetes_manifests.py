@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kubernetes_validate import utils
 
-from upshift.backends.kubernetes import devices
 from upshift.backends.kubernetes.cluster import Kubernetes
 from upshift.backends.kubernetes.manifest import (
     LONGEST,
@@ -30,7 +29,16 @@ from upshift.backends.kubernetes.manifest import (
     patched,
     template_of,
 )
-from upshift.backends.kubernetes.nodes import Node, offer, quantity, read_nodes
+from upshift.backends.kubernetes.nodes import (
+    PRODUCTS,
+    Node,
+    chips_per_host,
+    is_device,
+    offer,
+    quantity,
+    read_nodes,
+    topology_of,
+)
 from upshift.backends.scheduler import Launch
 from upshift.errors import RequestRefused, SettingsError
 from upshift.model.settings.kinds import kind_named
@@ -114,7 +122,7 @@ FULL = settings_of(
 
 
 def device(vendor: str, resource: str, count: int, product: str | None = None, **labels: str) -> Node:
-    label = devices.PRODUCTS[vendor][0]
+    label = PRODUCTS[vendor][0]
     return Node(
         name="n1",
         cpus=96,
@@ -343,7 +351,7 @@ def test_what_is_asked_for_is_in_a_valid_manifest_or_is_refused(
         if field in request and field not in short:
             assert quantity(has["limits"][resource]) == request[field]
     if request.get("gpu_count") and not short:
-        counts = [int(value) for key, value in has["limits"].items() if devices.is_device(key)]
+        counts = [int(value) for key, value in has["limits"].items() if is_device(key)]
         assert counts == [request["gpu_count"]]
     if request.get("num_nodes", 1) > 1 and not short:
         spec = job["spec"]
@@ -415,8 +423,8 @@ def test_a_patch_is_merged_as_kubernetes_would() -> None:
 )  # fmt: skip
 def test_a_slice_of_tpus_has_the_usual_shape(chips: int, generation: str, topology: str, hosts: int) -> None:
     kind = kind_named(f"tpu-{generation}")
-    assert devices.topology_of(kind, chips) == topology
-    assert chips // devices.chips_per_host(kind, chips) == hosts
+    assert topology_of(kind, chips) == topology
+    assert chips // chips_per_host(kind, chips) == hosts
 
 
 # Offers

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from upshift.backends.local import link as links
+from upshift.backends.local import backend
 from upshift.errors import BackendError
 from upshift.runtime import forks, marks, sockets
 from upshift.runtime.supervisor.serving.server_files import ServerFiles
@@ -55,7 +55,7 @@ def server(place: ServerFiles, request: pytest.FixtureRequest) -> Iterator[subpr
         server.stdin.close()
 
 
-def fill(link: links.Link) -> None:
+def fill(link: backend.Link) -> None:
     """Talk to a server until there is no room any more."""
     while True:
         link.say("query", name="x" * 1000)
@@ -65,8 +65,8 @@ def fill(link: links.Link) -> None:
 def test_a_server_that_does_not_answer_is_named(
     place: ServerFiles, server: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "ANSWER", 0.01)
-    link = links.find(place.name, lambda *_: None)
+    monkeypatch.setattr(backend, "ANSWER", 0.01)
+    link = backend.find_server(place.name, lambda *_: None)
     assert link is not None
     server.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)
@@ -83,7 +83,7 @@ def test_a_dead_server_whose_socket_somebody_keeps_is_dead(
     place: ServerFiles, server: subprocess.Popen[bytes]
 ) -> None:
     server.wait()
-    assert links.find(place.name, lambda *_: None) is None
+    assert backend.find_server(place.name, lambda *_: None) is None
     assert not place.lock.exists()
 
 
@@ -95,7 +95,7 @@ def test_what_has_the_mark_of_a_dead_server_is_ended(place: ServerFiles) -> None
         os.read(reader, 1)
         os._exit(0)
     assert list(marks.marked(place.name)) == [child]
-    assert links.find(place.name, lambda *_: None) is None
+    assert backend.find_server(place.name, lambda *_: None) is None
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     for descriptor in (mark, reader, writer):
         os.close(descriptor)

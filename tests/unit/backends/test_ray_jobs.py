@@ -18,8 +18,7 @@ import pytest
 
 from upshift.backends.base import Job
 from upshift.backends.ray.backend import Ray, RayBackend, cause_of, request_of
-from upshift.backends.ray.dashboard import Dashboard, address_of, token_of
-from upshift.backends.ray.nodes import findings, offer, read_nodes
+from upshift.backends.ray.dashboard import Dashboard, address_of, findings, offer, read_nodes, token_of
 from upshift.backends.scheduler import Launch, NotNow
 from upshift.errors import BackendError, ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target

@@ -11,7 +11,7 @@ from upshift.backends.batch.api import Api
 from upshift.backends.batch.cluster import AwsBatch, soon
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.engines import Engines, Journey
-from upshift.backends.options import options_of, text_option
+from upshift.backends.registry import options_of, text_option
 from upshift.backends.scheduler import Reach
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target

@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 import attrs
 
 from upshift.backends.base import Ask, Finding, Offer
-from upshift.backends.batch.api import Api, Refused
+from upshift.backends.batch.api import BY_US, WAITING, Api, Refused, state_of
 from upshift.backends.batch.definition import LOGS, NOT_BUILT, REGISTER, SUBMIT, job_name, request_of
 from upshift.backends.batch.queues import Queue, findings, offer, read_queue
-from upshift.backends.batch.states import BY_US, WAITING, state_of
 from upshift.backends.scheduler import Launch, NotNow, State
 from upshift.errors import BackendError, RequestRefused, suggestion
 from upshift.runtime.launch import seats

@@ -12,7 +12,7 @@ from upshift.backends.base import Offer
 from upshift.backends.docker.container import cdi_arguments, gpus_argument
 from upshift.backends.local import offers
 from upshift.backends.local.offers import MANNERS, manners
-from upshift.backends.options import choice_option, invalid_option, refuse_options, text_option
+from upshift.backends.registry import choice_option, invalid_option, refuse_options, text_option
 from upshift.backends.shapes import shared_memory_within
 from upshift.errors import BackendError, ConfigError
 from upshift.images.containers.engine import PODMAN, ContainerEngine

@@ -17,7 +17,7 @@ import attrs
 
 from upshift.backends.kubernetes.access import IN_POD, Access, read_access
 from upshift.backends.kubernetes.api import BUSY, Api, Exists, Forbidden, Missing, message_of
-from upshift.backends.options import flag_option, text_option
+from upshift.backends.registry import flag_option, text_option
 from upshift.backends.scheduler import NotNow
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.model.configuration import Target

@@ -32,9 +32,8 @@ from upshift.backends.kubeflow.api import OPTIONS, V1, V2, NoHost, PipelinesApi,
 from upshift.backends.kubernetes.access import IN_POD
 from upshift.backends.kubernetes.api import Missing
 from upshift.backends.kubernetes.nodes import offer
-from upshift.backends.options import options_of, text_option
-from upshift.backends.orchestrator import Document, Gone, Standing
-from upshift.backends.scheduler import NotNow
+from upshift.backends.registry import options_of, text_option
+from upshift.backends.scheduler import Document, Gone, NotNow, Standing
 from upshift.errors import BackendError, ConfigError, NotFound, RequestRefused, suggestion
 from upshift.images.building.builder import Destination
 from upshift.model.configuration import Target
@@ -58,7 +57,7 @@ _WAITING = ("Pending", "Error", "Failed")
 
 
 class KubeflowRuns:
-    """The runs of one target; as :class:`~upshift.backends.orchestrator.Orchestrator` says."""
+    """The runs of one target; as :class:`~upshift.backends.scheduler.Orchestrator` says."""
 
     title = "Kubeflow"
 

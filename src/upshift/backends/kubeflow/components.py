@@ -14,8 +14,7 @@ from typing import Any
 
 import attrs
 
-from upshift.backends.kubernetes.devices import RESOURCES, resource_of_partition
-from upshift.backends.kubernetes.nodes import POD, tainted
+from upshift.backends.kubernetes.nodes import POD, RESOURCES, resource_of_partition, tainted
 from upshift.errors import RequestRefused
 from upshift.model.graph import CHOICE, ITEMS, Graph
 from upshift.model.settings.retry import Retry

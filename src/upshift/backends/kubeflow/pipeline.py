@@ -30,7 +30,7 @@ from upshift.backends.kubeflow.components import (
     output_name,
     slug,
 )
-from upshift.backends.yaml_text import yaml_of
+from upshift.backends.scheduler import yaml_of
 from upshift.errors import RequestRefused
 from upshift.model.graph import (
     CHOICE,

@@ -19,7 +19,7 @@ from upshift.backends.kubernetes.access import read_access
 from upshift.backends.kubernetes.api import Api, Missing
 from upshift.backends.kubernetes.cluster import Kubernetes
 from upshift.backends.kubernetes.manifest import HOME, Mount, patched
-from upshift.backends.options import flag_option, invalid_option, options_of, text_option
+from upshift.backends.registry import flag_option, invalid_option, options_of, text_option
 from upshift.backends.scheduler import Reach
 from upshift.errors import BackendError, ConfigError, RequestRefused
 from upshift.model.configuration import Target

@@ -21,8 +21,15 @@ from typing import Any
 
 import attrs
 
-from upshift.backends.kubernetes import devices
-from upshift.backends.kubernetes.nodes import POD, tainted
+from upshift.backends.kubernetes.nodes import (
+    EFA,
+    GPUS,
+    POD,
+    RESOURCES,
+    TPU_PORTS,
+    resource_of_partition,
+    tainted,
+)
 from upshift.backends.scheduler import Launch
 from upshift.model.settings.kubernetes import OWN, TMPFS_PATH
 from upshift.runtime.launch import seats
@@ -218,7 +225,7 @@ def pod_template(launch: Launch, site: Site, *, labels: Mapping[str, str]) -> Ob
     if granted.gpus and resource:
         requests[resource] = limits[resource] = str(len(granted.gpus))
     if said.get("efa"):
-        requests[devices.EFA] = limits[devices.EFA] = str(said["efa"])
+        requests[EFA] = limits[EFA] = str(said["efa"])
     volumes: list[Object] = []
     mounts: list[Object] = []
 
@@ -256,8 +263,8 @@ def pod_template(launch: Launch, site: Site, *, labels: Mapping[str, str]) -> Ob
     }
     if said.get("image_pull_policy"):
         container["imagePullPolicy"] = said["image_pull_policy"]
-    if nodes > 1 and resource == devices.RESOURCES["tpu"][0]:
-        container["ports"] = [{"containerPort": port} for port in devices.TPU_PORTS]
+    if nodes > 1 and resource == RESOURCES["tpu"][0]:
+        container["ports"] = [{"containerPort": port} for port in TPU_PORTS]
     security = said.get("security_context") or (
         {} if site.user is None else {"runAsUser": site.user[0], "runAsGroup": site.user[1]}
     )
@@ -331,8 +338,8 @@ def _usual(launch: Launch) -> str | None:
     if not gpus:
         return None
     if gpus[0].partition is not None:
-        return devices.resource_of_partition(gpus[0].partition)
-    return devices.RESOURCES[gpus[0].vendor or devices.GPUS[0]][0]
+        return resource_of_partition(gpus[0].partition)
+    return RESOURCES[gpus[0].vendor or GPUS[0]][0]
 
 
 def _cpus(count: float) -> str:

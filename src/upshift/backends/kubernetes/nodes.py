@@ -1,4 +1,8 @@
-"""The nodes of a cluster as its API lists them, and what a request gets there."""
+"""The nodes of a cluster as its API lists them, and what a request gets there.
+
+A device is a resource of its vendor's, with the labels and taints of nodes that have it. Sources: Kubernetes,
+"Schedule GPUs"; the pages of the device plugins, Neuron's among them; GKE, "Plan TPUs".
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,90 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Finding, Offer
-from upshift.backends.kubernetes import devices
 from upshift.backends.shapes import Fit, counted, devices_finding, largest, shared_memory_within
 from upshift.errors import RequestRefused
 from upshift.model.settings.accelerator import Wanted
-from upshift.model.settings.kinds import kind_of_model
+from upshift.model.settings.kinds import Kind, kind_of_model
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.hardware import CGROUP, SCHEDULER, Device, Hardware
+
+RESOURCES: Mapping[str, tuple[str, ...]] = {
+    "nvidia": ("nvidia.com/gpu",),
+    "amd": ("amd.com/gpu",),
+    "intel": ("gpu.intel.com/xe", "gpu.intel.com/i915"),  # the new kernel driver, and the old one
+    "habana": ("habana.ai/gaudi",),
+    "neuron": ("aws.amazon.com/neuron", "aws.amazon.com/neurondevice"),  # whole devices; the old name
+    "tpu": ("google.com/tpu",),  # chips of one host
+}
+"""Resources of whole devices, by vendor."""
+GPUS = ("nvidia", "amd", "intel")
+"""Vendors whose devices a plain ``gpu_count`` means, the first one before the others."""
+MIG = "nvidia.com/mig-"
+EFA = "vpc.amazonaws.com/efa"
+PRODUCTS: Mapping[str, tuple[str, ...]] = {
+    "nvidia": (
+        "nvidia.com/gpu.product",  # GPU feature discovery
+        "cloud.google.com/gke-accelerator",
+        "karpenter.k8s.aws/instance-gpu-name",
+        "eks.amazonaws.com/instance-gpu-name",
+        "k8s.amazonaws.com/accelerator",
+    ),
+    "amd": ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name"),
+    "intel": ("gpu.intel.com/product",),
+    "habana": ("habana.ai/product", "node.kubernetes.io/instance-type"),
+    "neuron": ("node.kubernetes.io/instance-type",),  # trn1.32xlarge
+    "tpu": ("cloud.google.com/gke-tpu-accelerator",),
+}
+"""Labels of a node that say what its devices are, by vendor: the first one that it has counts."""
+TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+TPU_LABELS: Mapping[str, str] = {
+    "tpu-v3": "tpu-v3-slice",
+    "tpu-v4": "tpu-v4-podslice",
+    "tpu-v5e": "tpu-v5-lite-podslice",
+    "tpu-v5p": "tpu-v5p-slice",
+    "tpu-v6e": "tpu-v6e-slice",
+    "tpu-v7": "tpu7x",
+}
+"""What GKE calls generations of TPUs in the label of a node."""
+TPU_PORTS = (8471, 8080)
+"""On which hosts of a slice talk to each other: libtpu, and the metadata that GKE's pods serve."""
+
+
+def resource_of_partition(profile: str) -> str:
+    """The resource of a slice of a GPU: ``nvidia.com/mig-1g.10gb``."""
+    return f"{MIG}{profile}"
+
+
+def topology_of(kind: Kind, chips: int) -> str:
+    """The usual shape of so many chips: ``2x4``, ``2x2x4``."""
+    assert kind.slices is not None
+    if kind.slices.dimensions == 2:
+        short = 2 ** int(math.log2(chips) / 2)
+        return f"{short}x{chips // short}"
+    sides = [2, 2, 1]
+    while math.prod(sides) < chips:
+        sides[sides.index(min(sides))] *= 2
+        sides.sort()
+    return "x".join(map(str, sides)) if chips > 4 else "2x2x1"
+
+
+def chips_per_host(kind: Kind, chips: int) -> int:
+    """Chips on each machine of a slice of so many: GKE's machines of several hosts have 4."""
+    assert kind.slices is not None
+    return chips if chips <= kind.slices.per_machine else min(4, kind.slices.per_machine)
+
+
+def is_device(resource: str) -> bool:
+    """Whether a resource of a node is one of devices."""
+    return resource.startswith(MIG) or any(resource in names for names in RESOURCES.values())
+
+
+def partition_in(product: str) -> str | None:
+    """The profile of a node whose GPUs are all cut alike, from its label: ``…-MIG-1g.10gb``."""
+    found = re.search(r"-MIG-(\d+g\.\d+gb\S*)$", product)
+    return found[1] if found else None
+
 
 POD = "pod"
 """What of a grant's details says how a pod gets it: resources, and labels of its node."""
@@ -63,7 +143,7 @@ class Node:
 
     def product(self, vendor: str) -> str | None:
         """What its label calls the devices of a vendor."""
-        return next((self.labels[name] for name in devices.PRODUCTS[vendor] if name in self.labels), None)
+        return next((self.labels[name] for name in PRODUCTS[vendor] if name in self.labels), None)
 
     def __str__(self) -> str:
         shown = "".join(f", {count} × {self.shown(name)}" for name, count in self.devices.items() if count)
@@ -72,15 +152,15 @@ class Node:
     def shown(self, resource: str) -> str:
         """What people read of a resource: its name, and the product that its devices are."""
         vendor = vendor_of(resource)
-        product = None if vendor is None or resource.startswith(devices.MIG) else self.product(vendor)
+        product = None if vendor is None or resource.startswith(MIG) else self.product(vendor)
         return f"{resource} ({product})" if product else resource
 
 
 def vendor_of(resource: str) -> str | None:
     """Whose devices a resource is of."""
-    if resource.startswith(devices.MIG):
+    if resource.startswith(MIG):
         return "nvidia"
-    return next((vendor for vendor, names in devices.RESOURCES.items() if resource in names), None)
+    return next((vendor for vendor, names in RESOURCES.items() if resource in names), None)
 
 
 def read_nodes(listed: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
@@ -98,11 +178,11 @@ def _node(item: Mapping[str, Any]) -> Node:
         cpus=quantity(has.get("cpu", 0)),
         memory=int(quantity(has.get("memory", 0))),
         disk=int(quantity(has.get("ephemeral-storage", 0))),
-        devices={name: count for name, count in counted.items() if devices.is_device(name)},
+        devices={name: count for name, count in counted.items() if is_device(name)},
         labels=meta.get("labels") or {},
         # A taint of its condition goes away with that.
         taints=tuple(t for t in spec.get("taints") or () if not t["key"].startswith("node.kubernetes.io/")),
-        others={name: count for name, count in counted.items() if not devices.is_device(name)},
+        others={name: count for name, count in counted.items() if not is_device(name)},
         takes_pods=ready and not spec.get("unschedulable", False),
     )
 
@@ -141,12 +221,10 @@ def offer(
     (cpus, memory, disk), fits = fit.sizes("cpu_count", "memory", "disk")
     efa = said.get("efa") or 0
     if efa and not unknown:
-        there = max((node.others.get(devices.EFA, 0) for node in fits), default=0)
+        there = max((node.others.get(EFA, 0) for node in fits), default=0)
         if efa > there:
-            raise RequestRefused(
-                f"no node has {efa} × {devices.EFA}", why=f"The most that one has is {there}."
-            )
-        fits = [node for node in fits if node.others.get(devices.EFA, 0) >= efa]
+            raise RequestRefused(f"no node has {efa} × {EFA}", why=f"The most that one has is {there}.")
+        fits = [node for node in fits if node.others.get(EFA, 0) >= efa]
     gpus: tuple[Device, ...] | None = None if request.gpu_count is None else ()
     pod: dict[str, Any] = {}
     hosts = 1
@@ -230,8 +308,8 @@ def _resources(wanted: Wanted) -> list[str]:
     """The resources that devices like these may be under."""
     vendor = wanted.vendor or (wanted.kind.vendor if wanted.kind else None)
     if wanted.partition is not None:
-        return [devices.resource_of_partition(wanted.partition), "nvidia.com/gpu"]
-    return [name for one in ([vendor] if vendor else devices.GPUS) for name in devices.RESOURCES[one]]
+        return [resource_of_partition(wanted.partition), "nvidia.com/gpu"]
+    return [name for one in ([vendor] if vendor else GPUS) for name in RESOURCES[one]]
 
 
 def _on(node: Node, resource: str, wanted: Wanted) -> _Found | None:
@@ -244,10 +322,10 @@ def _on(node: Node, resource: str, wanted: Wanted) -> _Found | None:
     kind = kind_of_model(product.split(".")[0] if vendor in ("neuron", "habana") and product else product)
     kind = kind if kind is not None and kind.vendor == vendor else None
     partition = None
-    if resource.startswith(devices.MIG):
-        partition = resource.removeprefix(devices.MIG)
+    if resource.startswith(MIG):
+        partition = resource.removeprefix(MIG)
     elif product is not None:
-        partition = devices.partition_in(product)
+        partition = partition_in(product)
     admitted = wanted.admits(
         vendor=vendor,
         model=product,
@@ -258,7 +336,7 @@ def _on(node: Node, resource: str, wanted: Wanted) -> _Found | None:
     if not admitted:
         return None
     particular = wanted.kind or wanted.name or wanted.memory
-    label = next((name for name in devices.PRODUCTS[vendor] if name in node.labels), None)
+    label = next((name for name in PRODUCTS[vendor] if name in node.labels), None)
     device = Device(vendor=vendor, model=product, kind=kind.name if kind else None, partition=partition)
     selector = {label: node.labels[label]} if particular and label else {}
     return _Found(device=device, count=wanted.count, resource=resource, selector=selector)
@@ -273,30 +351,30 @@ def _memory(node: Node, vendor: str) -> int | None:
 def _slice(wanted: Wanted, nodes: Sequence[Node], unknown: bool) -> _Found | None:
     """A slice of TPUs: nodes of one topology, each with some of its chips."""
     assert wanted.kind is not None
-    resource, (label,) = devices.RESOURCES["tpu"][0], devices.PRODUCTS["tpu"]
+    resource, (label,) = RESOURCES["tpu"][0], PRODUCTS["tpu"]
     for node in nodes:
-        product, topology = node.product("tpu"), node.labels.get(devices.TPU_TOPOLOGY, "")
+        product, topology = node.product("tpu"), node.labels.get(TPU_TOPOLOGY, "")
         kind = kind_of_model(product)
         chips = math.prod(int(side) for side in topology.split("x")) if topology else 0
         here = node.devices.get(resource, 0)
         fits = kind is not None and kind.meets(wanted.kind) and chips == wanted.count and here
         if fits and topology == (wanted.topology or topology):
             device = Device(vendor="tpu", model=product, kind=wanted.kind.name)
-            selector = {label: product or "", devices.TPU_TOPOLOGY: topology}
+            selector = {label: product or "", TPU_TOPOLOGY: topology}
             each = min(here, chips)
             return _Found(
                 device=device, count=each, resource=resource, selector=selector, hosts=chips // each
             )
-    name = devices.TPU_LABELS.get(wanted.kind.name)
+    name = TPU_LABELS.get(wanted.kind.name)
     if not unknown or name is None:
         return None
-    each = devices.chips_per_host(wanted.kind, wanted.count)
-    topology = wanted.topology or devices.topology_of(wanted.kind, wanted.count)
+    each = chips_per_host(wanted.kind, wanted.count)
+    topology = wanted.topology or topology_of(wanted.kind, wanted.count)
     return _Found(
         device=Device(vendor="tpu", model=name, kind=wanted.kind.name),
         count=each,
         resource=resource,
-        selector={label: name, devices.TPU_TOPOLOGY: topology},
+        selector={label: name, TPU_TOPOLOGY: topology},
         hosts=wanted.count // each,
     )
 
@@ -315,7 +393,7 @@ def _refuses(node: Node, said: Mapping[str, Any], request: ResourceSettings) -> 
 
 def tainted(resources: Iterable[str]) -> list[str]:
     """The taints that nodes with such devices have: they are named as the resources, by custom."""
-    names = ["nvidia.com/gpu" if name.startswith(devices.MIG) else name for name in resources]
+    names = ["nvidia.com/gpu" if name.startswith(MIG) else name for name in resources]
     return list(dict.fromkeys(names))
 
 
@@ -358,7 +436,7 @@ def _gpus_of(open_: Sequence[Node], nodes: Sequence[Node] | None, why: str) -> s
         )
     if not any(node.devices for node in open_):
         return f"{why}: no node has devices, for which a device plugin has to run"
-    unnamed = [n for n in open_ if n.devices and not any(n.product(v) for v in devices.PRODUCTS)]
+    unnamed = [n for n in open_ if n.devices and not any(n.product(v) for v in PRODUCTS)]
     more = "; nodes without a label of the product can be asked for by gpu_count alone" if unnamed else ""
     return why + more
 

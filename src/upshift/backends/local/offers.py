@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from upshift.backends.base import Offer
-from upshift.backends.options import invalid_option
+from upshift.backends.registry import invalid_option
 from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import SPAN_FORMS, format_size, parse_span

@@ -33,10 +33,18 @@ import attrs
 from upshift.backends.base import DEVICES, Ask, Capabilities, Capacity, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.engines import Engines, Journey
-from upshift.backends.options import flag_option, options_of, text_option
 from upshift.backends.ray import gang
-from upshift.backends.ray.dashboard import Dashboard, Unknown, address_of
-from upshift.backends.ray.nodes import TYPE, Node, findings, offer, read_nodes
+from upshift.backends.ray.dashboard import (
+    TYPE,
+    Dashboard,
+    Node,
+    Unknown,
+    address_of,
+    findings,
+    offer,
+    read_nodes,
+)
+from upshift.backends.registry import flag_option, options_of, text_option
 from upshift.backends.scheduler import Launch, NotNow, Reach, State
 from upshift.errors import BackendError
 from upshift.model.configuration import Target, home

@@ -27,7 +27,7 @@ import attrs
 
 from upshift.backends.base import DEVICES, Ask, Capabilities, Finding, Offer, Sink
 from upshift.backends.cluster import ClusterBackend
-from upshift.backends.options import options_of, text_option
+from upshift.backends.registry import options_of, text_option
 from upshift.backends.scheduler import Launch, NotNow, Reach, State
 from upshift.backends.skypilot.task import FIRST_NODE, grants, task_of, unnamed
 from upshift.errors import BackendError, ConfigError, RequestRefused

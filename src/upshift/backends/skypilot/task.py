@@ -19,8 +19,7 @@ from typing import Any
 
 import attrs
 
-from upshift.backends.scheduler import Launch
-from upshift.backends.yaml_text import yaml_of
+from upshift.backends.scheduler import Launch, yaml_of
 from upshift.errors import RequestRefused
 from upshift.model.graph import LINEAR, SPLIT, Graph, Node
 from upshift.model.settings.accelerator import Wanted

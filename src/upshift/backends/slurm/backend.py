@@ -14,11 +14,11 @@ import attrs
 from upshift.backends.base import DEVICES, Capabilities, Finding, Sink
 from upshift.backends.cluster import ClusterBackend
 from upshift.backends.engines import Engines
-from upshift.backends.options import choice_option, options_of
+from upshift.backends.registry import choice_option, options_of
 from upshift.backends.scheduler import Reach
 from upshift.backends.slurm.cluster import PATIENCE, Slurm
-from upshift.backends.slurm.containers import KINDS, Containers
 from upshift.backends.slurm.login import login_of
+from upshift.backends.slurm.script import KINDS, Containers
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target, home
 from upshift.model.settings.slurm import SlurmSettings

@@ -20,9 +20,8 @@ import attrs
 
 from upshift.backends.base import Ask, Finding, Offer
 from upshift.backends.scheduler import Full, Launch, NotNow, State
-from upshift.backends.slurm.containers import Containers
 from upshift.backends.slurm.login import FAILED, Login
-from upshift.backends.slurm.script import ranges, script_of
+from upshift.backends.slurm.script import Containers, ranges, script_of
 from upshift.backends.slurm.site import Site, chosen, findings, offer, read_site
 from upshift.errors import BackendError, RequestRefused
 from upshift.model.configuration import home
