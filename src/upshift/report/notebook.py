@@ -26,7 +26,7 @@ from upshift.report.terminal.progress import Redrawn
 from upshift.report.terminal.tally import Clock, StepTally, ending
 from upshift.report.views.charts import Cell, Table, texts
 from upshift.report.views.graph import Picture, outline, picture
-from upshift.report.views.groups import four_records, grouped
+from upshift.report.views.groups import four_records, grouped, took
 from upshift.report.views.records import RECORDS, side_by_side
 from upshift.report.views.run import result_of
 from upshift.report.views.steps import alike, item_of
@@ -90,13 +90,18 @@ def drawn_definition(kind: str, name: str, code: str, where: str, text: str, gra
 
 @drawn.register
 def _run(run: Run) -> Box:
-    took = [] if run.ended is None else [duration((run.ended - run.started).total_seconds())]
     table = _table_of(run.steps, "Steps")
     failed = alike(task for step in run.steps for task in step.tasks if task.status == "failed")
     return Box(
         head=run.pipeline,
         status=run.row.status,
-        facts=[*took, f"started {moment(run.started)}", f"on {run.target}", f"run {run.id}", *run.tags],
+        facts=[
+            *_lasted(run),
+            f"started {moment(run.started)}",
+            f"on {run.target}",
+            f"run {run.id}",
+            *run.tags,
+        ],
         failures=[_failure(tasks[0], len(tasks), item_of(run, tasks[0])) for tasks in failed[:_FAILURES]],
         params=run.param_texts,
         results={value.name: value.text for value in result_of(run)} | _metrics(run.metrics),
@@ -119,11 +124,10 @@ def _step(step: Step) -> Box:
 
 @drawn.register
 def _task(task: Task) -> Box:
-    took = [] if task.seconds is None else [duration(task.seconds)]
     return Box(
         head=str(task.row.task),
         status="reused" if task.cached else task.status,
-        facts=[*took, task.why],
+        facts=[*([] if task.seconds is None else [duration(task.seconds)]), task.why],
         failures=[_failure(task, 1)] if task.status == "failed" and task.attempts else [],
         params={name: words(value) for name, value in task.plain_inputs.items()},
         results={name: value_text(value) for name, value in task.metrics.items()},
@@ -133,17 +137,20 @@ def _task(task: Task) -> Box:
 
 @drawn.register
 def _attempt(attempt: Attempt) -> Box:
-    started, ended = attempt.started, attempt.ended
-    took = [] if started is None or ended is None else [duration((ended - started).total_seconds())]
     error = attempt.error
     return Box(
         head=f"{attempt.row.task}, attempt {attempt.number}",
         status=attempt.status,
-        facts=[*took, attempt.node or ""],
+        facts=[*_lasted(attempt), attempt.node or ""],
         failures=[] if error is None else [f"{error.reason}: {error.message}"],
         results={name: value_text(curve.values[-1]) for name, curve in attempt.metrics.items()},
         table=_records(attempt),
     )
+
+
+def _lasted(whole: Attempt | Run) -> list[str]:
+    seconds = took(whole)
+    return [] if seconds is None else [duration(seconds)]
 
 
 @drawn.register

@@ -25,6 +25,7 @@ from upshift.report.terminal import (
 from upshift.report.terminal.outcome import lasts
 from upshift.report.views.charts import Cell, Table
 from upshift.report.views.comparing import Comparison, Row, compare, rows_of_runs
+from upshift.report.views.groups import took
 from upshift.runs.history.as_json import metrics_as_json, row_as_json
 from upshift.runs.history.runs import RunList
 from upshift.runs.history.versions import ArtifactVersion
@@ -151,7 +152,8 @@ def _facts(runs: Sequence[Run]) -> list[_Row]:
 
 
 def _took(run: Run) -> str:
-    return DASH if run.ended is None else duration((run.ended - run.started).total_seconds())
+    seconds = took(run)
+    return DASH if seconds is None else duration(seconds)
 
 
 def _params(runs: Sequence[Run]) -> list[_Row]:
@@ -216,10 +218,7 @@ def _processes(step: Step) -> str:
 
 
 def _seconds(task: Task) -> float | None:
-    attempt = task.attempts[-1] if task.attempts else None
-    if attempt is None or attempt.started is None or attempt.ended is None:
-        return None
-    return (attempt.ended - attempt.started).total_seconds()
+    return took(task.attempts[-1]) if task.attempts else None
 
 
 def _logged(step: Step) -> Mapping[str, list[Curve]]:

@@ -83,10 +83,11 @@ def show_run(
 
 
 def _header(run: Run, page: Page) -> str:
-    took = "" if run.ended is None else f", took {duration((run.ended - run.started).total_seconds())}"
+    seconds = took(run)
+    lasted = "" if seconds is None else f", took {duration(seconds)}"
     facts: dict[str, str | list[str]] = {
         "target": run.target,
-        "started": f"{moment(run.started)} ({ago(run.started)}){took}",
+        "started": f"{moment(run.started)} ({ago(run.started)}){lasted}",
         "by": run.user or "",
         "tags": ", ".join(run.tags),
         "params": [f"{name}={text}" for name, text in run.param_texts.items()],

@@ -11,6 +11,7 @@ from upshift.errors import UsageError, suggestion
 from upshift.model.plain import UNKNOWN, words
 from upshift.report.human import DASH, duration
 from upshift.report.views.charts import Cell, Table
+from upshift.report.views.groups import took
 from upshift.runs.history.runs import Run
 from upshift.runs.history.steps import Step
 from upshift.runs.history.tasks import Task
@@ -156,7 +157,7 @@ def rows_of_runs(runs: Sequence[Run], *, curves: bool = True) -> list[Row]:
             status=run.row.status,
             given=run.flat_params,
             metrics=run.metrics,
-            seconds=None if run.ended is None else (run.ended - run.started).total_seconds(),
+            seconds=took(run),
             facts={name: texts[at] for name, texts in facts.items()},
             curves=_curves_of_run(run) if curves and len(runs) <= _MOST else {},
         )

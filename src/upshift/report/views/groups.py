@@ -115,11 +115,11 @@ def four_records(attempt: Attempt) -> Mapping[str, Hardware | None]:
     return {name: getattr(attempt, name) for name in RECORDS}
 
 
-def took(attempt: Attempt) -> float | None:
-    """How many seconds an attempt took; None: it is not over."""
-    if attempt.started is None or attempt.ended is None:
+def took(whole: Attempt | Run) -> float | None:
+    """How many seconds an attempt, or a run, took; None: it is not over."""
+    if whole.started is None or whole.ended is None:
         return None
-    return (attempt.ended - attempt.started).total_seconds()
+    return (whole.ended - whole.started).total_seconds()
 
 
 def since(moment: datetime, run: Run) -> float:

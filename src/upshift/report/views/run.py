@@ -155,8 +155,8 @@ def _side_by_side(runs: Sequence[Run]) -> Table:
 
 def _facts(run: Run, now: datetime) -> Iterator[Fact]:
     yield Fact(label="started", text=moment(run.started))
-    if run.ended is not None:
-        yield Fact(label="took", text=duration((run.ended - run.started).total_seconds()))
+    if (seconds := took(run)) is not None:
+        yield Fact(label="took", text=duration(seconds))
     elif run.status in ("pending", "running"):
         yield Fact(label="took", text=f"still running when this was made, {moment(now)}")
     if run.user:
