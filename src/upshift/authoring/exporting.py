@@ -123,7 +123,7 @@ def composed_again(order: Order, store: Store, given: Mapping[str, str]) -> Grap
     from upshift.authoring.loading import find_pipeline, load_module
     from upshift.authoring.running import as_graph_errors
     from upshift.runtime.storage.artifacts import load
-    from upshift.runtime.storage.unpacking import unpacked
+    from upshift.runtime.storage.home_folders import unpacked
     from upshift.runtime.usercode import add_paths
 
     code, name = order.code, order.source.get("pipeline")

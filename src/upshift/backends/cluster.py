@@ -342,7 +342,7 @@ class ClusterBackend:
     def launch_of(self, job: Job, name: str, *, sketch: bool = False) -> Launch:
         """A job as it is rendered; in a sketch of it, the runtime may not be in its place yet."""
         from upshift.code.runtime_package import bootstrap, runtime_blob
-        from upshift.runtime.storage import unpacking
+        from upshift.runtime.storage import home_folders
 
         spec, store, reach = job.spec, self._jobs.store_of(job.spec), self.reach(job.spec)
         digest = spec.runtime or runtime_blob(store)
@@ -361,7 +361,9 @@ class ClusterBackend:
             if store.replica is not None:
                 environment |= store.replica.objects.environment
         else:
-            runtime = unpacking.folder_of(digest) if sketch else unpacking.unpacked_runtime(digest, store)
+            runtime = (
+                home_folders.folder_of(digest) if sketch else home_folders.unpacked_runtime(digest, store)
+            )
             command = (python, str(runtime), "--scheduled", path)
         return Launch(
             name=name,

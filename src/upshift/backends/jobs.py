@@ -25,8 +25,8 @@ from upshift.backends.scheduler import Arrays, Launch, State, nodes_of
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.settings.secrets import at_node
 from upshift.model.spec import TaskSpec
+from upshift.runtime.storage.objects import side_by_side
 from upshift.runtime.storage.records import ARRAY, ArrayList, attempt_path, pack_array, unpack_array
-from upshift.runtime.storage.replica import side_by_side
 from upshift.runtime.storage.store import Store, open_direct, store_of
 from upshift.runtime.supervisor.serving.sealed_order import leave
 

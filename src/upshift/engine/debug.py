@@ -26,7 +26,7 @@ from upshift.model.settings.secrets import read_secrets
 from upshift.model.spec.codec import decode
 from upshift.model.spec.task import Artifact, Code, TaskResult, TaskSpec
 from upshift.runs.catalog.rows import AttemptRow, RunRow
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.store import Store, open_store
 
 _TASK = re.compile(r"(?P<node>.+?)(?:\[(?P<index>\d+)\])?")
@@ -127,7 +127,7 @@ def replay(spec: TaskSpec, code: Code | None, store: Store) -> Replayed:
     spec = attrs.evolve(spec, code=code or attrs.evolve(spec.code, package=None), granted=granted)
     if spec.cwd is not None and not os.path.isdir(spec.cwd):
         spec = attrs.evolve(spec, cwd=None)
-    result = run_inline(spec, store, secrets=secrets, into=open_store(scratch.new_folder()), stop=True)
+    result = run_inline(spec, store, secrets=secrets, into=open_store(home_folders.new_folder()), stop=True)
     return Replayed(result=result, recorded=recorded)
 
 

@@ -27,7 +27,7 @@ from upshift.runs.lease import Lease, held, leases
 from upshift.runs.needed import Claimed
 from upshift.runs.publishing import publish_left
 from upshift.runtime import marks
-from upshift.runtime.storage import scratch, unpacking
+from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.files import available, stale
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.serving import server_files
@@ -254,14 +254,14 @@ def tidy(wanted: Collection[bytes], stores: Collection[str] = (), *, dry_run: bo
     if not home().is_dir():
         return tally
     with available("cleaned", str(home())):
-        for folder in chain(scratch.left_over(), scratch.left_over(containers_folder())):
+        for folder in chain(home_folders.left_over(), home_folders.left_over(containers_folder())):
             size = _bytes(folder)
-            if dry_run or scratch.remove(folder):  # what another user has left there stays
+            if dry_run or home_folders.remove(folder):  # what another user has left there stays
                 tally.add("scratch", size)
-        for folder in unpacking.left_over(wanted, ABANDONED):
+        for folder in home_folders.left_over_code(wanted, ABANDONED):
             tally.add("unpacked", _bytes(folder))
             if not dry_run:
-                unpacking.remove(folder)
+                home_folders.remove_code(folder)
         for path in [*_drafts(), *_memos()]:
             _remove(path, "memos", tally, dry_run=dry_run)
         for path in _of_images():

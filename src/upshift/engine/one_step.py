@@ -50,7 +50,7 @@ from upshift.runs.catalog.rows import UNFINISHED, AttemptRow, RunRow, TaskRow, a
 from upshift.runs.history.records import growth_of
 from upshift.runs.lease import here
 from upshift.runtime.storage import artifacts
-from upshift.runtime.storage.replica import side_by_side
+from upshift.runtime.storage.objects import side_by_side
 from upshift.runtime.storage.store import Store
 
 _LOST = Failure(reason="infrastructure", message="its pod has gone without a result")

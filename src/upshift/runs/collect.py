@@ -25,7 +25,7 @@ from upshift.errors import NotSerializable, StoreError
 from upshift.model.spec.task import TaskId
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.needed import Claimed, References, files_of
-from upshift.runtime.storage import checkpoints, scratch
+from upshift.runtime.storage import checkpoints, home_folders
 from upshift.runtime.storage.files import available, discard, stale
 from upshift.runtime.storage.records import REMOVED, safe, task_path
 from upshift.runtime.storage.store import Store
@@ -316,7 +316,7 @@ class _Collector:
                     if not self._dry:
                         aside.append(checkpoints.put_aside(self._root, folder))
         for left in filter(None, aside):
-            scratch.remove(left)
+            home_folders.remove(left)
 
     def _sweep_blobs(self) -> None:
         shards = [
@@ -349,7 +349,7 @@ class _Collector:
         for path, size in stale(f"{self._root}/tmp", ABANDONED):
             self._done.removed.add("temporary", size)
             if not self._dry:
-                scratch.remove(path) if os.path.isdir(path) else discard(path)
+                home_folders.remove(path) if os.path.isdir(path) else discard(path)
 
     def _remove(self, path: str) -> int:
         """Remove a file; give its size."""

@@ -18,9 +18,9 @@ from upshift.code import memo, packages
 from upshift.code.packages import Package, PackagePart, make_package, preview_package
 from upshift.errors import BlobMissing, StoreError, StoreUnavailable, UsageError
 from upshift.model.settings.secrets import is_secret_file
-from upshift.runtime.storage import unpacking
+from upshift.runtime.storage import home_folders
+from upshift.runtime.storage.home_folders import unpack
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.storage.unpacking import unpack
 
 
 @pytest.fixture
@@ -435,13 +435,13 @@ def in_use(digest: str, store: Store, folder: Path) -> bool:
     pid = os.fork()
     if pid == 0:
         os.close(go)
-        os.write(tell, b"1" if unpacking.unpacked(digest, store) == folder else b"0")
+        os.write(tell, b"1" if home_folders.unpacked(digest, store) == folder else b"0")
         os.read(wait, 1)
         os._exit(0)
     os.close(wait)
     assert os.read(ready, 1) == b"1"
     before = tree(folder)
-    kept = str(folder) not in unpacking.left_over((), 3600.0) and tree(folder) == before
+    kept = str(folder) not in home_folders.left_over_code((), 3600.0) and tree(folder) == before
     for descriptor in (go, ready, tell):
         os.close(descriptor)
     assert os.waitpid(pid, 0)[1] == 0
@@ -454,8 +454,8 @@ def test_a_package_that_a_process_uses_is_not_removed(
     digest = make_package(project, store).digest
     folder = upshift_home / "code" / digest.partition(":")[2]
     assert in_use(digest, store, folder)
-    assert list(unpacking.left_over((), 3600.0)) == [str(folder)]
-    assert list(unpacking.left_over({bytes.fromhex(folder.name)}, 3600.0)) == []
+    assert list(home_folders.left_over_code((), 3600.0)) == [str(folder)]
+    assert list(home_folders.left_over_code({bytes.fromhex(folder.name)}, 3600.0)) == []
 
 
 def test_a_package_whose_removal_was_killed_is_unpacked_anew(
@@ -470,13 +470,13 @@ def test_a_package_whose_removal_was_killed_is_unpacked_anew(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(unpacking.scratch, "remove", killed)
+        patch.setattr(home_folders, "remove", killed)
         with pytest.raises(KeyboardInterrupt):
-            unpacking.remove(str(folder))
+            home_folders.remove_code(str(folder))
     assert tree(unpack(digest, store, upshift_home / "code")) == whole
-    (half,) = unpacking.left_over({bytes.fromhex(folder.name)}, -1.0)
+    (half,) = home_folders.left_over_code({bytes.fromhex(folder.name)}, -1.0)
     assert Path(half).name.startswith(".")
-    unpacking.remove(half)
+    home_folders.remove_code(half)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 

@@ -20,7 +20,7 @@ from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.lease import Lease, leases
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.files import boot_id
 from upshift.runtime.storage.store import open_store
 
@@ -128,8 +128,8 @@ def old(*paths: Path) -> None:
 def test_what_dead_processes_left_in_the_home_goes(
     upshift_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used = scratch.new_folder()
-    folder = scratch.place() / "killed"
+    used = home_folders.new_folder()
+    folder = home_folders.place() / "killed"
     old(
         folder / "deep" / "copy",
         upshift_home / "code" / ("a" * 64) / "x.py",
@@ -209,7 +209,7 @@ def test_what_vanishes_while_it_is_looked_at_is_not_counted(
     upshift_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a folder of copies, and of a run's socket, the size is asked after the names were listed."""
-    old(scratch.place() / "killed" / "gone", scratch.place() / "killed" / "there")
+    old(home_folders.place() / "killed" / "gone", home_folders.place() / "killed" / "there")
     old(upshift_home / "engines" / "gone.sock")
     real = os.lstat
 

@@ -15,7 +15,7 @@ from upshift.model.configuration import Configuration, home, make_folder
 from upshift.model.spec import TaskId
 from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.lease import Lease
-from upshift.runtime.storage import files, scratch
+from upshift.runtime.storage import files, home_folders
 from upshift.runtime.storage.store import open_store
 from upshift.runtime.supervisor.devices import occupants
 
@@ -39,7 +39,7 @@ MAKERS: dict[str, Callable[[], object]] = {
     "facts of code": lambda: facts.keep(home() / "memos" / "facts", b"content"),
     "devices": lambda: occupants.note(["GPU-1"], TaskId(run="r1", step="one")),
     "folder": lambda: files.make_folder(str(home() / "store" / "seals")),
-    "scratch": lambda: os.close(scratch.locked(str(scratch.place() / "folder"))),
+    "scratch": lambda: os.close(home_folders.locked(str(home_folders.place() / "folder"))),
 }
 
 

@@ -22,7 +22,7 @@ from upshift.errors import SettingsError, UsageError, user_location
 from upshift.model.checks import checked_flag, shown
 from upshift.runtime.step.checkpoint import checkpoint as own
 from upshift.runtime.step.context import current
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 
 _NAME = "mfchckpt"
 _FILES, _ABOUT = "files", "checkpoint.json"
@@ -103,7 +103,7 @@ class FlowCheckpoint:
 
     def __init__(self, pathspec: str, *, load: bool) -> None:
         self._pathspec = pathspec
-        self.directory = str(Path(scratch.new_folder(), "checkpoint"))
+        self.directory = str(Path(home_folders.new_folder(), "checkpoint"))
         """The folder whose files are saved, and into which checkpoints are loaded."""
         os.mkdir(self.directory)
         self._saved: list[weakref.ref[Reference]] = []
@@ -183,7 +183,7 @@ class FlowCheckpoint:
             found = own.latest
             assert found is not None
         else:
-            found = Path(scratch.new_folder())
+            found = Path(home_folders.new_folder())
             _copy(source, found / _FILES)
             (found / _ABOUT).write_text(text)
         reference = self._kept(found)
@@ -253,7 +253,7 @@ class FlowCheckpoint:
 
     def _kept(self, found: Path) -> Reference:
         """A reference to a checkpoint, whose files stay as long as it does: the next one replaces it."""
-        kept = Path(scratch.new_folder(), _FILES)
+        kept = Path(home_folders.new_folder(), _FILES)
         shutil.copytree(found / _FILES, kept, copy_function=_linked)
         reference = Reference(json.loads((found / _ABOUT).read_text()), files=kept)
         weakref.finalize(reference, shutil.rmtree, kept.parent, ignore_errors=True)

@@ -29,7 +29,8 @@ from upshift.model.checks import shown
 from upshift.model.configuration import load_configuration
 from upshift.runtime.step.context import CurrentTask, current
 from upshift.runtime.storage.digest import Bytes
-from upshift.runtime.storage.objects.remote import side_by_side
+from upshift.runtime.storage.objects import side_by_side
+from upshift.runtime.storage.objects.remote import AT_ONCE
 from upshift.runtime.storage.objects.s3 import Bucket, S3Objects
 
 _SCHEME = "s3://"
@@ -392,7 +393,7 @@ class S3:
 def _each(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """What the work makes of each item, in threads, where no line is the user's."""
     try:
-        return side_by_side(work, items)
+        return side_by_side(work, items, AT_ONCE)
     except UpshiftError as error:
         error.where = error.where or user_location()
         raise

@@ -266,7 +266,7 @@ class DockerBackend:
         watch.launch(launch)
 
     def _unpack(self, spec: TaskSpec, own: OwnFolder) -> None:
-        from upshift.runtime.storage.unpacking import unpack
+        from upshift.runtime.storage.home_folders import unpack
 
         if spec.code.package is not None:
             unpack(spec.code.package, open_store(spec.store, **spec.store_options), own.code)
@@ -275,7 +275,7 @@ class DockerBackend:
         self, job: Job, name: str, own: OwnFolder, grant: Grant | None, *, several: bool = False
     ) -> Container:
         from upshift.code.runtime_package import runtime_blob
-        from upshift.runtime.storage.unpacking import unpacked_runtime
+        from upshift.runtime.storage.home_folders import unpacked_runtime
 
         spec, granted = job.spec, job.spec.granted or Hardware()
         store = open_store(spec.store, **spec.store_options)

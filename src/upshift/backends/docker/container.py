@@ -32,7 +32,7 @@ from upshift.errors import BackendError
 from upshift.images.containers.engine import PODMAN
 from upshift.model.configuration import home
 from upshift.model.spec import TaskSpec
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 
 RUN, TASK, ATTEMPT, STORE = (f"dev.upshift.{name}" for name in ("run", "task", "attempt", "store"))
 """Labels of every container that runs an attempt."""
@@ -206,7 +206,7 @@ class OwnFolder:
         self._kept = {self.path / part for part in (*PARTS, SAID)}
         self._lock = -1
         try:
-            self._lock = scratch.locked(str(self.path))
+            self._lock = home_folders.locked(str(self.path))
             for part in PARTS:
                 (self.path / part).mkdir(exist_ok=True)
             self._open()
@@ -293,7 +293,7 @@ class OwnFolder:
     def remove(self) -> bool:
         """The container is gone. False: it has left something there that is another user's."""
         self.leave()
-        return scratch.remove(str(self.path))
+        return home_folders.remove(str(self.path))
 
     def leave(self) -> None:
         """The container goes on, for another engine to watch."""
@@ -326,7 +326,7 @@ def _cleared(folder: Path, kept: Collection[Path]) -> bool:
         if path not in kept:
             if not is_folder:
                 path.unlink()
-            elif not scratch.remove(entry.path):
+            elif not home_folders.remove(entry.path):
                 return False
         elif entry.is_symlink() or (is_folder and not _cleared(path, kept)):
             return False
@@ -335,5 +335,5 @@ def _cleared(folder: Path, kept: Collection[Path]) -> bool:
 
 def sweep() -> None:
     """Remove those of containers that are gone with everybody who watched them."""
-    for folder in scratch.left_over(containers_folder()):
-        scratch.remove(folder)
+    for folder in home_folders.left_over(containers_folder()):
+        home_folders.remove(folder)

@@ -19,7 +19,7 @@ from upshift.model.settings.sizes import SPAN_FORMS, format_size, parse_span
 from upshift.model.spec import Device, Hardware
 from upshift.model.spec.hardware import SUPERVISOR, Model, Shortfall, enforced
 from upshift.runtime.confine import host_facts
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 from upshift.runtime.supervisor.devices.queue import WAIT
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def offer(
                 fix=f"A target of it with options = {{ nodes = {request.least_nodes} }} rehearses them here.",
             )
         )
-    disk = _space(request.disk, "disk", str(scratch.place()), short)
+    disk = _space(request.disk, "disk", str(home_folders.place()), short)
     shared = _space(request.shared_memory, "shared memory", SHARED_MEMORY, short)
     sets: list[tuple[Device, ...]] = [()]
     if found is not None:

@@ -20,7 +20,7 @@ from upshift.model.spec.hardware import Device, Launch, Rank
 from upshift.runtime.launch.config_file import CONFIG, DEEPSPEED
 from upshift.runtime.launch.launchers import ACCELERATE
 from upshift.runtime.launch.ranks import THREADS
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 
 _OWN: Final = ("MASTER_ADDR", "MASTER_PORT", THREADS, "PYTHONPATH")
 _PINS: Final = ("KMP_AFFINITY", "KMP_BLOCKTIME")
@@ -123,7 +123,7 @@ def _kept(launch: Launch) -> str | None:
     text = launch.files.get(DEEPSPEED)
     if text is None:
         return None
-    file = Path(scratch.new_folder()) / f"{DEEPSPEED}.json"
+    file = Path(home_folders.new_folder()) / f"{DEEPSPEED}.json"
     file.write_text(text, encoding="utf-8")
     return str(file)
 

@@ -24,7 +24,7 @@ from upshift.runtime import marks
 from upshift.runtime.messages import channel
 from upshift.runtime.step.stopping import stopping
 from upshift.runtime.storage.checkpoints import Checkpoint, Name, Part, TaskCheckpoints
-from upshift.runtime.storage.scratch import new_folder, remove
+from upshift.runtime.storage.home_folders import new_folder, remove
 from upshift.runtime.streams import tell
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Any
 from upshift.model.plain import type_name
 from upshift.model.spec import TaskSpec
 from upshift.model.spec.calls import annotation_of
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.external import parts_of
 
 _Listing = dict[str, tuple[int, int]]
@@ -86,7 +86,7 @@ class Copies:
     """The copies among the inputs of a task, as they are when this is made."""
 
     def __init__(self, inputs: Mapping[str, object]) -> None:
-        top = os.environ.get(scratch.VARIABLE, "")
+        top = os.environ.get(home_folders.VARIABLE, "")
         own = {path for path in _paths(dict(inputs)) if top and path.is_relative_to(top)}
         self._before = {path: _listing(path) for path in sorted(own)}
 

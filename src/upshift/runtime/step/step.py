@@ -42,7 +42,7 @@ from upshift.runtime.step.cleanup import cleanup_memory
 from upshift.runtime.step.context import current
 from upshift.runtime.step.explaining import Halted, LostInputs, Shortage, explain
 from upshift.runtime.step.stopping import insist, settle, stopping, tell_stack
-from upshift.runtime.storage import artifacts, scratch
+from upshift.runtime.storage import artifacts, home_folders
 from upshift.runtime.storage.store import Store
 from upshift.runtime.streams import tell
 
@@ -195,7 +195,7 @@ def perform(
             function = _find(spec, store)
             look_around(sys.modules.get(spec.entry.module))
             randomness.enter(spec.draws, spec.stream or str(spec.task))
-            with scratch.shared() if spec.launch is not None else contextlib.nullcontext():
+            with home_folders.shared() if spec.launch is not None else contextlib.nullcontext():
                 inputs = _load(spec.inputs, store)
             if spec.settings.clear_cache:
                 cleanup_memory()
@@ -315,7 +315,7 @@ def _project(spec: TaskSpec, store: Store) -> Path:
     """The folder of the user's project, at hand or unpacked."""
     if spec.code.package is None:
         return Path(spec.code.project)
-    from upshift.runtime.storage.unpacking import unpacked
+    from upshift.runtime.storage.home_folders import unpacked
 
     return unpacked(spec.code.package, store)
 

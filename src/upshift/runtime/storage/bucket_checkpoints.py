@@ -16,8 +16,9 @@ from upshift.model.spec.codec import from_json, to_json
 from upshift.model.spec.task import TaskId
 from upshift.runtime.storage.checkpoints import Checkpoint, Name, Part, TaskCheckpoints, fits, flush, name_in
 from upshift.runtime.storage.files import available, make_folder
+from upshift.runtime.storage.objects import side_by_side
 from upshift.runtime.storage.records import attempt_path
-from upshift.runtime.storage.replica import Replica, side_by_side, upload
+from upshift.runtime.storage.replica import Replica, upload
 
 
 class BucketCheckpoints(TaskCheckpoints):

@@ -35,7 +35,7 @@ import attrs
 from upshift.errors import StoreUnavailable
 from upshift.model.spec.codec import from_json, to_json
 from upshift.model.spec.task import TaskId, TaskResult, same_work
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.files import available, fresh, make_folder, sync_folder, temporary
 from upshift.runtime.storage.records import Records, attempt_path, safe, unpack_result
 
@@ -184,7 +184,7 @@ class TaskCheckpoints:
             for entry in os.listdir(self.folder):
                 if entry.startswith(f"{name}."):
                     os.unlink(self.folder / entry)
-            scratch.remove(str(self.folder / str(name)))
+            home_folders.remove(str(self.folder / str(name)))
 
     def _drop_torn(self, *, before: Name) -> None:
         """Remove what earlier attempts had begun, and cannot complete any more."""
@@ -207,7 +207,7 @@ def discard(store: Store, result: TaskResult, *, wait: bool) -> None:
         _work(lambda: objects.delete([meta.key for meta in objects.list(prefix)]), wait=wait)
     aside = put_aside(store.address, f"{store.address}/{FOLDER}/{_path_of(result.task)}")
     if aside is not None:
-        _work(lambda: scratch.remove(aside), wait=wait)
+        _work(lambda: home_folders.remove(aside), wait=wait)
 
 
 def _work(remove: Callable[[], object], *, wait: bool) -> None:
@@ -223,7 +223,7 @@ def _work(remove: Callable[[], object], *, wait: bool) -> None:
 
 def forget(store: str, task: TaskId) -> None:
     """Remove what a node has of a task, as the bucket has it."""
-    scratch.remove(f"{store}/{FOLDER}/{_path_of(task)}")
+    home_folders.remove(f"{store}/{FOLDER}/{_path_of(task)}")
 
 
 def runs_with_any(store: str) -> list[str]:

@@ -28,8 +28,9 @@ from upshift.model.configuration import make_folder
 from upshift.model.spec.task import TaskId
 from upshift.runtime import forks
 from upshift.runtime.storage.files import available, fresh
+from upshift.runtime.storage.objects import side_by_side
 from upshift.runtime.storage.records import Records, attempt_path, live_folder, live_path
-from upshift.runtime.storage.replica import APPENDED, Replica, side_by_side
+from upshift.runtime.storage.replica import APPENDED, Replica
 
 FIRST, EVERY, SELDOM = 1.0, 2.0, 5.0
 """Seconds before the first bulletin, between two of them, and once an attempt has run for :data:`LONG`."""

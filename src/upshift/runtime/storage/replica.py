@@ -36,7 +36,7 @@ from upshift.model.configuration import home, make_folder
 from upshift.runtime.storage.claims import Condemned
 from upshift.runtime.storage.digest import split
 from upshift.runtime.storage.files import available, replacing
-from upshift.runtime.storage.objects import Objects, Version, open_objects
+from upshift.runtime.storage.objects import Objects, Version, open_objects, side_by_side
 from upshift.runtime.storage.records import (
     ARRAY,
     REMOVED,
@@ -58,7 +58,6 @@ _OF_ATTEMPTS = re.compile(r"\.(claim|stop|order)$")
 """Records that are looked for where the attempt is known to be at work."""
 OVER = frozenset({"completed", "failed", "cancelled"})
 
-_AT_ONCE = 16
 _LOOKED_FOR = 1 << 20
 """Bytes from which on it is asked first whether the bucket has content already."""
 _IN_USE = 3600.0
@@ -456,19 +455,6 @@ def blob_key(digest: str) -> str:
 def digest_of(content: bytes) -> str:
     """Tells one ``run.json`` from the next."""
     return hashlib.sha256(content).hexdigest()
-
-
-def side_by_side(work: Callable[[str], None], items: Collection[str]) -> None:
-    """Do something with each, several at once."""
-    from concurrent.futures import ThreadPoolExecutor  # no thread where a process may have to fork
-
-    if len(items) == 1:
-        for item in items:
-            work(item)
-    elif items:
-        with ThreadPoolExecutor(min(_AT_ONCE, len(items))) as pool:
-            for _ in pool.map(work, items):
-                pass
 
 
 def _is_over(content: bytes) -> bool:

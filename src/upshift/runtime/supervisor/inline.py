@@ -33,7 +33,7 @@ from upshift.runtime.step import ranks
 from upshift.runtime.step.checkpoint import checkpoint
 from upshift.runtime.step.context import current
 from upshift.runtime.step.step import perform
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import tell
 from upshift.runtime.supervisor.counters import Totals
@@ -86,7 +86,7 @@ def run_inline(
                 screened(mask) if secrets else contextlib.nullcontext(),
                 _as_the_step(spec, store, variables),
             ):
-                checkpoint.open(spec, store, into=into or open_store(scratch.new_folder()))
+                checkpoint.open(spec, store, into=into or open_store(home_folders.new_folder()))
                 outputs, failure = perform(spec, store, check=check, call=call, into=into)
     finally:
         if grant is not None:

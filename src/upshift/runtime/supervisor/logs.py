@@ -16,7 +16,7 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Code, Gap, Rank, TaskSpec
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.masking import Mask, Masking
-from upshift.runtime.storage import unpacking
+from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.files import hand_on
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.progress_bars import ProgressBars, last_frames
@@ -126,7 +126,7 @@ class Log:
         self._mask = mask
         self._passes: list[Masking | Places] = [Masking(mask)] if mask is not None else []
         if code is not None and code.package is not None:
-            self._passes.append(Places(code, unpacking.place()))
+            self._passes.append(Places(code, home_folders.code_place()))
         self._frames = ProgressBars()
         self._whole = True
         self._frame: Timer | None = None

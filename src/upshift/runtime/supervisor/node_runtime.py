@@ -29,7 +29,7 @@ from upshift.runtime.launch.ranks import (
 )
 from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
-from upshift.runtime.storage import claims, scratch
+from upshift.runtime.storage import claims, home_folders
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.counters import Totals
 from upshift.runtime.supervisor.devices.queue import QUIET
@@ -80,7 +80,7 @@ class NodeRuntime:
         self._machine = machine
         self._grant = grant
         self._number = number
-        self._scratch = scratch.unused()
+        self._scratch = home_folders.unused()
         self._memory, self._bounds = _bounds_of(spec, machine.cpus, self._environment(secrets))
         self._lent = self._bounds.cpus or ()
         self._count = 0
@@ -199,7 +199,7 @@ class NodeRuntime:
     def release(self) -> None:
         """Nothing of it runs any more: let go of whatever else it has."""
         if os.path.isdir(self._scratch):
-            scratch.remove(self._scratch)
+            home_folders.remove(self._scratch)
         if self._memory is not None:
             self._memory.close()
             self._machine.kills.killed()  # what the kernel killed in this group says nothing of the host
@@ -211,7 +211,7 @@ class NodeRuntime:
             **self._spec.environment,
             **secrets,
             marks.VARIABLE: self._machine.supervisor,
-            scratch.VARIABLE: self._scratch,
+            home_folders.VARIABLE: self._scratch,
             claims.VARIABLE: self._store.claims.file(),
         }
         return environment | (dict(self._grant.environment) if self._grant is not None else {})

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from upshift.runtime.step.remarks import Copies
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The copy of a folder that was given to this process, beside what other processes of the task have."""
-    monkeypatch.setenv(scratch.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(home_folders.VARIABLE, str(tmp_path))
     (tmp_path / "other").mkdir()
     folder = tmp_path / "input0" / "data"
     folder.mkdir(parents=True)

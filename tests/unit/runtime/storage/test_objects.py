@@ -15,8 +15,8 @@ from upshift.errors import ConfigError, StoreError
 from upshift.runtime.storage.objects import Objects, azure, open_objects, s3, seconds
 from upshift.runtime.storage.objects.azure import AzureContainer, AzureObjects
 from upshift.runtime.storage.objects.google import GoogleBucket, GoogleObjects
+from upshift.runtime.storage.objects.remote import Crc
 from upshift.runtime.storage.objects.s3 import Bucket, S3Objects
-from upshift.runtime.storage.objects.sums import Crc
 from upshift.runtime.storage.objects.transport import Request
 
 PART = 1 << 20

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from upshift.errors import BlobDamaged, BlobMissing, NotSerializable, StoreUnavailable
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.artifacts import load, save, verify
 from upshift.runtime.storage.store import Store, open_store
 
@@ -199,7 +199,7 @@ def test_copies_of_a_process_that_was_killed_go_when_another_one_comes(
     assert (copy / "a.txt").read_text() == "a"
     mine = there(save(folder, store), store)
     assert not copy.exists()
-    scratch.sweep()
+    home_folders.sweep()
     assert (mine / "a.txt").read_text() == "a", "what is in use stays"
 
 
@@ -207,12 +207,12 @@ def test_processes_of_a_task_share_the_copy_of_each_input(
     store: Store, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each loads the same values in the same order; what a killed process has left half done is redone."""
-    monkeypatch.setenv(scratch.VARIABLE, str(tmp_path / "task"))
+    monkeypatch.setenv(home_folders.VARIABLE, str(tmp_path / "task"))
     whole, file = save(folder, store), save(folder / "a.txt", store)
     (tmp_path / "task" / "input0.part" / "half").mkdir(parents=True)
     found = []
     for _ in range(2):
-        with scratch.shared():
+        with home_folders.shared():
             found.append([there(artifact, store) for artifact in (whole, file, whole)])
     assert found[0] == found[1]
     assert len(set(found[0])) == 3

@@ -16,7 +16,7 @@ import email.utils
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NewType, Protocol
+from typing import NewType, Protocol, TypeVar
 
 import attrs
 
@@ -24,6 +24,8 @@ from upshift.errors import ConfigError, StoreError
 from upshift.model.checks import PLACES, local_path, shown, unfit
 from upshift.runtime.storage.digest import Bytes
 
+T = TypeVar("T")
+R = TypeVar("R")
 Version = NewType("Version", str)
 """Tells one content of an object from the next; nothing else may be read from it."""
 
@@ -167,3 +169,20 @@ def open_objects(address: str) -> Objects:
         return FolderObjects(local_path(address))
     except ValueError as error:
         raise ConfigError(f"the store {shown(address)} {error}", fix="Give a folder.") from None
+
+
+def side_by_side(work: Callable[[T], R], items: Collection[T], most: int = 16) -> list[R]:
+    """What the work makes of each item; as many as ``most`` are done at once."""
+    if len(items) <= 1:  # no thread where a process may have to fork
+        return [work(item) for item in items]
+    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+    with ThreadPoolExecutor(min(most, len(items))) as pool:
+        futures = [pool.submit(work, item) for item in items]
+        try:
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, unquote
 from xml.etree import ElementTree
 
 from upshift.errors import ConfigError, StoreError
-from upshift.runtime.storage.objects import Meta, Version
+from upshift.runtime.storage.objects import Meta, Version, side_by_side
 from upshift.runtime.storage.objects.azure_credentials import (
     AzureWallet,
     Sas,
@@ -23,8 +23,7 @@ from upshift.runtime.storage.objects.azure_credentials import (
     shared_key,
 )
 from upshift.runtime.storage.objects.connections import Connections
-from upshift.runtime.storage.objects.remote import RemoteObjects, side_by_side
-from upshift.runtime.storage.objects.sums import Md5, Sum, md5_of
+from upshift.runtime.storage.objects.remote import AT_ONCE, Md5, RemoteObjects, Sum, md5_of
 from upshift.runtime.storage.objects.transport import (
     Answer,
     FailedRequest,
@@ -238,7 +237,7 @@ class AzureObjects(RemoteObjects):
             return block
 
         for _ in range(_TRIES):
-            blocks = side_by_side(send, list(enumerate(parts)))
+            blocks = side_by_side(send, list(enumerate(parts)), AT_ONCE)
             listed = "".join(f"<Latest>{block}</Latest>" for block in blocks)
             body = memoryview(f"<BlockList>{listed}</BlockList>".encode())
             request = Request(
@@ -249,7 +248,7 @@ class AzureObjects(RemoteObjects):
             if answer.status == 201:
                 return self._version(answer.headers)
             if answer.headers.get("x-ms-error-code") != "InvalidBlockList":
-                self._refuse(answer, request)
+                self.bucket.refuse(answer, request)
         raise StoreError(
             f"others write to {self.address}/{key[len(self.prefix) :]} all the time",
             why="Azure drops the blocks of an object when somebody else completes it.",

@@ -28,9 +28,8 @@ import attrs
 from upshift.errors import ConfigError, MissingExtra, StoreUnavailable
 from upshift.runtime.storage.objects import Version
 from upshift.runtime.storage.objects.connections import Connections
-from upshift.runtime.storage.objects.remote import PART
+from upshift.runtime.storage.objects.remote import PART, Md5, Sum, md5_of
 from upshift.runtime.storage.objects.s3 import S3Objects
-from upshift.runtime.storage.objects.sums import Md5, Sum, md5_of
 from upshift.runtime.storage.objects.transport import Answer, FailedRequest, Request, Transport, server_at
 from upshift.runtime.storage.objects.wallet import NO_MACHINE, Issuer, Provider, Token, Wallet, ask
 

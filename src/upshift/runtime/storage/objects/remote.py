@@ -6,33 +6,45 @@ where the server keeps a checksum of the whole, has that; a part that was cut is
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import http.client
 import os
 import uuid
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import attrs
 
 from upshift.errors import BlobDamaged, StoreError
 from upshift.runtime.storage.digest import Bytes
 from upshift.runtime.storage.files import available, create, discard, temporary
-from upshift.runtime.storage.objects import Got, Meta, UnfinishedUpload, Version, checked, seconds
-from upshift.runtime.storage.objects.sums import Sum
+from upshift.runtime.storage.objects import (
+    Got,
+    Meta,
+    UnfinishedUpload,
+    Version,
+    checked,
+    seconds,
+    side_by_side,
+)
 from upshift.runtime.storage.objects.transport import Answer, Cut, Request, Transport
 
 PART = 16 << 20
 """Bytes of a part; larger ones where there would be more parts than are allowed."""
-_AT_ONCE = 8
+AT_ONCE = 8
+"""Requests for objects, or parts of one."""
 _PIECE = 1 << 20
 _TRIES = 3
 """Of a download whose object is replaced, or damaged, on the way."""
 
-T = TypeVar("T")
-R = TypeVar("R")
+_POLYNOMIAL = 0xEDB88320
+"""Of CRC-32."""
+
+S = TypeVar("S", bound="Sum")
 
 
 class _Changed(Exception):
@@ -80,7 +92,7 @@ class RemoteObjects(ABC):
             request.headers |= self.whole
         answer = self.bucket.consume(request, self._intact)
         if answer.status == 404:
-            return None if self._is_absent(answer) else self._refuse(answer, request)
+            return None if self._is_absent(answer) else self.bucket.refuse(answer, request)
         if answer.status == 416:  # from its end on, or it is empty
             return self._nothing(whole)
         data = memoryview(answer.body)
@@ -105,7 +117,7 @@ class RemoteObjects(ABC):
             if answer.status in done:
                 return self._version(answer.headers)
             if answer.status == 404 and (absent or not self._is_absent(answer)):
-                self._refuse(answer, request)
+                self.bucket.refuse(answer, request)
             # A 409 is a conflict in flight, and a try whose answer was lost may have been the one that won.
             if answer.status == 409 or answer.doubtful:
                 there = self._head(whole)
@@ -135,9 +147,9 @@ class RemoteObjects(ABC):
             request = Request(method="DELETE", key=key, expected=(200, 202, 204, 404))
             answer = self.bucket.ask(request)
             if answer.status == 404 and not self._is_absent(answer):
-                self._refuse(answer, request)
+                self.bucket.refuse(answer, request)
 
-        side_by_side(remove, [checked(key, self.prefix) for key in keys])
+        side_by_side(remove, [checked(key, self.prefix) for key in keys], AT_ONCE)
 
     def folders(self, prefix: str) -> Iterator[str]:
         for found in self.list_level(prefix):
@@ -185,7 +197,7 @@ class RemoteObjects(ABC):
         )
         answer = self.bucket.consume(request, self._intact)
         if answer.status == 404:
-            return None if self._is_absent(answer) else self._refuse(answer, request)
+            return None if self._is_absent(answer) else self.bucket.refuse(answer, request)
         return answer
 
     def fetch(self, key: str, path: Path) -> Mapping[str, str] | None:
@@ -223,9 +235,6 @@ class RemoteObjects(ABC):
         answer = self._head(key)
         return None if answer is None else Got(memoryview(b""), self._version(answer.headers))
 
-    def _refuse(self, answer: Answer, request: Request) -> NoReturn:
-        self.bucket.refuse(answer, request)
-
     def _intact(self, response: http.client.HTTPResponse, answer: Answer) -> Answer:
         try:
             read = attrs.evolve(answer, body=response.read())
@@ -247,7 +256,7 @@ class RemoteObjects(ABC):
             rest[-1].sum = None if first.sum is None else first.sum.of([])
             at = end
         if rest:
-            side_by_side(lambda stretch: self._read(key, stretch), rest)
+            side_by_side(lambda stretch: self._read(key, stretch), rest, AT_ONCE)
         total = first.sum
         for stretch in rest:
             total = None if total is None or stretch.sum is None else total.then(stretch.sum)
@@ -260,7 +269,7 @@ class RemoteObjects(ABC):
         request = Request(method="GET", key=key, headers=stretch.headers, expected=(200, 206, 404, 412))
         answer = self.bucket.consume(request, stretch.take)
         if answer.status == 404 and not stretch.version:
-            return False if self._is_absent(answer) else self._refuse(answer, request)
+            return False if self._is_absent(answer) else self.bucket.refuse(answer, request)
         if answer.status in (404, 412):
             raise _Changed("somebody replaced it meanwhile")
         return True
@@ -390,16 +399,101 @@ def _parts(views: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]
         yield part
 
 
-def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """What the work makes of each item, of which some are done at once."""
-    if len(items) == 1:
-        return [work(items[0])]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(items)) or 1) as pool:
-        futures = [pool.submit(work, item) for item in items]
-        try:
-            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-                future.result()
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
+class Sum(ABC):
+    """A checksum: one that is kept somewhere, or one of what has come."""
+
+    joins: ClassVar[bool]  # whether the sums of two parts make that of both
+
+    @property
+    @abstractmethod
+    def value(self) -> int | bytes:
+        """What the object store says of the same content."""
+
+    def of(self: S, views: Iterable[memoryview]) -> S:
+        """A sum of this kind, of these buffers."""
+        new = type(self)()
+        for view in views:
+            new.add(view)
+        return new
+
+    @abstractmethod
+    def add(self, view: memoryview) -> None:
+        """Go on with another buffer."""
+
+    @abstractmethod
+    def then(self, other: Any) -> Sum | None:
+        """The sum of this content and another one behind it."""
+
+    def same(self, other: Sum) -> bool:
+        """Whether both are of the same content."""
+        return self.value == other.value
+
+
+class Crc(Sum):
+    """CRC-32, and of how many bytes."""
+
+    joins = True
+
+    def __init__(self, value: int = 0, size: int = 0) -> None:
+        self._value, self.size = value, size
+
+    @property
+    def value(self) -> int:
+        return self._value
+
+    def add(self, view: memoryview) -> None:
+        self._value, self.size = zlib.crc32(view, self._value), self.size + view.nbytes
+
+    def then(self, other: Crc) -> Crc:
+        return Crc(crc_of_both(self.value, other.value, other.size), self.size + other.size)
+
+
+class Md5(Sum):
+    """MD5, which is of a whole only."""
+
+    joins = False
+
+    def __init__(self, kept: bytes = b"") -> None:
+        self._kept, self._hasher = kept, hashlib.md5(usedforsecurity=False)
+
+    @property
+    def value(self) -> bytes:
+        return self._kept or self._hasher.digest()
+
+    def add(self, view: memoryview) -> None:
+        self._hasher.update(view)
+
+    def then(self, other: Md5) -> None:
+        return None
+
+
+def md5_of(views: Iterable[memoryview]) -> bytes:
+    """The MD5 of buffers, one after the other: what servers compare a body with."""
+    return Md5().of(views).value
+
+
+def crc_of_both(first: int, second: int, size: int) -> int:
+    """The CRC-32 of two contents, one after the other, of which the second has ``size`` bytes."""
+    return _times(_shift(size), first) ^ second
+
+
+def _times(a: int, b: int) -> int:
+    """Product of two polynomials over GF(2), modulo that of the CRC; the highest bit is the power of 0."""
+    product = 0
+    while a:
+        if a & 0x80000000:
+            product ^= b
+        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
+        a = (a << 1) & 0xFFFFFFFF
+    return product
+
+
+@functools.lru_cache(maxsize=64)
+def _shift(size: int) -> int:
+    """The polynomial by which to multiply in order to append ``size`` zero bytes: x to the power of bits."""
+    result, square, bits = 0x80000000, 0x40000000, size * 8
+    while bits:
+        if bits & 1:
+            result = _times(square, result)
+        square, bits = _times(square, square), bits >> 1
+    return result

@@ -21,11 +21,10 @@ from xml.sax.saxutils import escape
 import attrs
 
 from upshift.errors import StoreError
-from upshift.runtime.storage.objects import Meta, UnfinishedUpload, Version, checked, seconds
+from upshift.runtime.storage.objects import Meta, UnfinishedUpload, Version, checked, seconds, side_by_side
 from upshift.runtime.storage.objects.aws_credentials import AwsWallet, Credentials, signed
 from upshift.runtime.storage.objects.connections import Connections
-from upshift.runtime.storage.objects.remote import PART, RemoteObjects, side_by_side
-from upshift.runtime.storage.objects.sums import Crc, Sum, md5_of
+from upshift.runtime.storage.objects.remote import AT_ONCE, PART, Crc, RemoteObjects, Sum, md5_of
 from upshift.runtime.storage.objects.transport import (
     Answer,
     Cut,
@@ -356,7 +355,7 @@ class S3Objects(RemoteObjects):
             return self.bucket.ask(request).headers.get("etag", ""), request.headers
 
         try:
-            sent = side_by_side(send, list(enumerate(parts, start=1)))
+            sent = side_by_side(send, list(enumerate(parts, start=1)), AT_ONCE)
             return self._complete(key, upload, parts, sent, writer)
         except BaseException:
             with contextlib.suppress(StoreError):  # what is wrong is told already
@@ -394,7 +393,7 @@ class S3Objects(RemoteObjects):
         there = self._head(key) if answer.doubtful or answer.status == 200 else None
         if there is not None and (there.headers.get(self.writer) == writer or answer.status == 200):
             return self._version(there.headers)
-        self._refuse(answer, request)
+        self.bucket.refuse(answer, request)
 
     def _completed_version(self, answer: Answer) -> Version:
         return Version(answer.xml().findtext("ETag", ""))

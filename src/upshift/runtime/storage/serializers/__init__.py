@@ -1,4 +1,4 @@
-"""Values to bytes and back, one file per kind of value: which serializer is for a value, or for an artifact.
+"""Values to bytes and back, by kind of value: which serializer is for a value, or for an artifact.
 
 Plain values come first and ask nobody else. Then third parties, by the names of the value's types;
 then what comes with Upshift, by the package that the value's types are from; pickle last. Nothing
@@ -27,17 +27,17 @@ _PLUGIN = "plugin:"
 _JSON = JsonSerializer()
 _BUILT_IN: dict[str, str] = {
     "bytes": "protocol:BytesSerializer",
-    "container": "paths:ContainerSerializer",
-    "external": "paths:ExternalSerializer",
+    "container": "pickled:ContainerSerializer",
+    "external": "pickled:ExternalSerializer",
     "json": "protocol:JsonSerializer",
     "numpy": "arrays:ArraySerializer",
     "numpy-scalar": "arrays:ScalarSerializer",
     "pandas": "tables:PandasSerializer",
     "arrow": "tables:ArrowSerializer",
-    "path": "paths:PathSerializer",
+    "path": "pickled:PathSerializer",
     "pickle": "pickled:PickleSerializer",
-    "safetensors": "tensors:SafetensorsSerializer",
-    "torch": "tensors:TorchSerializer",
+    "safetensors": "arrays:SafetensorsSerializer",
+    "torch": "arrays:TorchSerializer",
 }
 _NAMING = frozenset(("container", "path"))
 _BY_PACKAGE: dict[str, tuple[str, ...]] = {

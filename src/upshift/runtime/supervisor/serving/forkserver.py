@@ -36,7 +36,7 @@ from upshift.model.spec import Failure, MetricValue, TaskSpec
 from upshift.runtime import causes, forks
 from upshift.runtime.launch.ranks import processes
 from upshift.runtime.loop import Loop
-from upshift.runtime.storage import claims, scratch
+from upshift.runtime.storage import claims, home_folders
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
@@ -65,7 +65,7 @@ def serve(listener: socket.socket, place: ServerFiles) -> NoReturn:
         listener.listen(BACKLOG)  # once more, so that whoever connects is told of this process
         _settle(place)
         gc.freeze()  # what the engine has left in memory is not looked through, so not copied
-        scratch.sweep()
+        home_folders.sweep()
         ForkServer(listener, place).run()
         place.remove()
         claims.release_all()

@@ -28,7 +28,7 @@ from typing import Any
 import upshift
 from upshift.model.configuration import home
 from upshift.runtime import cgroups, proc
-from upshift.runtime.storage import unpacking
+from upshift.runtime.storage import home_folders
 from upshift.runtime.supervisor.serving import single_task
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
 
@@ -48,7 +48,7 @@ _KEPT_BY_KERNEL = ("shm", "sem", "msg")
 def serve(elsewhere: Collection[str]) -> int:
     """Run the attempts that are ordered on standard input."""
     for folder in (home(), os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))):
-        unpacking.use(str(folder))
+        home_folders.use(str(folder))
     reception = _Reception()
     memory, footprint = cgroups.own_group(), Footprint(elsewhere)
     patience: float | None = None

@@ -11,7 +11,7 @@ from upshift.errors import BackendError
 from upshift.model.configuration import home, make_folder
 from upshift.model.spec import TaskId
 from upshift.runtime import marks
-from upshift.runtime.storage import scratch
+from upshift.runtime.storage import home_folders
 
 _FOLDER = "forkservers"
 
@@ -70,5 +70,5 @@ def sweep(place: ServerFiles) -> None:
                 why="It runs as another user, or waits for a device or a network drive that does not answer.",
                 fix="End it, or wait until it has ended; then run this again.",
             )
-    scratch.sweep()
+    home_folders.sweep()
     place.remove()

@@ -34,7 +34,7 @@ from upshift.runtime import marks
 from upshift.runtime.launch import seats
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
-from upshift.runtime.storage import scratch, serializers, unpacking
+from upshift.runtime.storage import home_folders, serializers
 from upshift.runtime.storage.checkpoints import forget
 from upshift.runtime.storage.files import fresh
 from upshift.runtime.storage.records import attempt_path
@@ -103,7 +103,7 @@ def run_for_backend(
         if not live or seat is None or seat.node == 0:  # an attempt has one record, that of its first node
             reporter.open(spec, store)
         for folder in (home(), os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))):
-            unpacking.use(str(folder))
+            home_folders.use(str(folder))
         supervisor = Supervisor(
             f"worker-{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}",
             loop=loop,
@@ -278,7 +278,7 @@ def _remove_what_is_mine() -> None:
         for name in ("home", "tmp", "code", "scratch"):
             with contextlib.suppress(OSError):
                 for left in sorted((own / name).iterdir()):
-                    scratch.remove(str(left)) if left.is_dir() else left.unlink()
+                    home_folders.remove(str(left)) if left.is_dir() else left.unlink()
 
 
 def say(text: str) -> None:
