@@ -8,8 +8,8 @@ A task, from its start to its result, in the order in which to read::
     attempt               one attempt, from its start to its result
     node_runtime          what it has on this machine: bounds, processes within them, and what these use
     starters/             how a step process comes to be: from a zygote, by a fork, or as a new interpreter
-    members               its processes, and how the first that fails ends the others
-    ends, ends_of_ranks   how they ended, and what becomes of the attempt by that
+    members               its processes, and their pipes
+    ends                  how the first that fails ends the others, and what becomes of the attempt by that
     records               what it was granted, what it saw and what it used, as the result has it
 
 Beside it are its logs, its metrics and cards (``recorder``), samples of what it uses, its devices

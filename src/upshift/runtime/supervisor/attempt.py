@@ -31,9 +31,9 @@ from upshift.runtime.masking import Mask
 from upshift.runtime.messages import BEFORE, Outcome, understood
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.ends import Ends, Stop
+from upshift.runtime.supervisor.ends import GRACE, Ends, EndsOfRanks, Gang, Stop
 from upshift.runtime.supervisor.logs import Losses, TaskLog
-from upshift.runtime.supervisor.members import GRACE, Gang, LocalMember, Member
+from upshift.runtime.supervisor.members import LocalMember, Member, Overflow
 from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
 from upshift.runtime.supervisor.recorder import Recorder
 from upshift.runtime.supervisor.records import AttemptRecords, Observations
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from upshift.runtime.launch.network import Port
     from upshift.runtime.supervisor.devices.pool import Grant
     from upshift.runtime.supervisor.hang_detector import HangDetector
-    from upshift.runtime.supervisor.overflow import Overflow
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 
@@ -128,7 +127,8 @@ class SupervisedAttempt:
                 spec, store=store, loop=self._loop, machine=machine, grant=grant, secrets=secrets
             )
             self._records = AttemptRecords(self._gang, self._node_runtime, nodes)
-            self._ends = self._ends_of_all()
+            kind = Ends if spec.launch is None else EndsOfRanks
+            self._ends = kind(spec, store, self._gang, self._node_runtime)
             members = self._node_runtime.start(starter, ranks, self._member)
         except BaseException:
             self._let_go_of_port()
@@ -211,16 +211,6 @@ class SupervisedAttempt:
 
         self._port = keep_port(launch)
         return ranks_of(self.spec, address="127.0.0.1", port=self._port.number)
-
-    def _ends_of_all(self) -> Ends:
-        """The rules for how the attempt ends: those of one process, or of several ranks."""
-        if self.spec.launch is None:
-            return Ends(self.spec, self._store, self._gang, self._node_runtime)
-        from upshift.runtime.supervisor.ends_of_ranks import (
-            EndsOfRanks,  # what no other step needs is not imported
-        )
-
-        return EndsOfRanks(self.spec, self._store, self._gang, self._node_runtime)
 
     def _let_go_of_port(self) -> None:
         if self._port is not None:

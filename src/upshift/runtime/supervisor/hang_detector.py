@@ -32,8 +32,8 @@ import attrs
 from upshift.model.spec import Failure, TaskSpec
 from upshift.runtime.launch.stacks import JOINING, StackAnswer, listed, whereabouts
 from upshift.runtime.loop import Loop, Timer
-from upshift.runtime.supervisor.ends_of_ranks import HALTED, answers_of, places, stacks_of
-from upshift.runtime.supervisor.members import ANSWERING, GRACE, Gang, LocalMember, Member
+from upshift.runtime.supervisor.ends import ANSWERING, GRACE, HALTED, Gang, answers_of, places, stacks_of
+from upshift.runtime.supervisor.members import LocalMember, Member
 
 LOOKS = 3
 """How often they are looked at before they count as hanging."""

@@ -1,32 +1,28 @@
-"""The processes of a task: each as its supervisor knows it, and all of them together.
-
-All of them return, or the first that fails ends them all.
-"""
+"""The processes of a task, each as its supervisor knows it, and their pipes."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 import os
+import select
 import signal
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
+from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Failure, Rank, from_json
-from upshift.runtime import proc
+from upshift.runtime import forks, proc
 from upshift.runtime.confine import Spawned
 from upshift.runtime.launch import stacks
-from upshift.runtime.loop import Loop, Timer
+from upshift.runtime.loop import Loop
 from upshift.runtime.messages import HEEDS, Lines, Outcome, Seen
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.logs import Log
 
-if TYPE_CHECKING:
-    from upshift.runtime.supervisor.overflow import Overflow
-
-CHUNK = 1 << 16
+_CHUNK = 1 << 16
 
 
 class Member(abc.ABC):
@@ -194,7 +190,7 @@ class LocalMember(Member):
 
     def sight(self) -> tuple[Seen | None, str]:
         with contextlib.suppress(BlockingIOError, ValueError):
-            while self._sightings >= 0 and (data := os.read(self._sightings, CHUNK)):
+            while self._sightings >= 0 and (data := os.read(self._sightings, _CHUNK)):
                 self.feed_sight(data)
         return super().sight()
 
@@ -224,7 +220,7 @@ class LocalMember(Member):
         """Take what one read gives; False if that was nothing."""
         try:
             if self._overflow is None or descriptor == self._sightings:
-                data = os.read(descriptor, CHUNK)
+                data = os.read(descriptor, _CHUNK)
             else:
                 data = self._overflow.read(descriptor)
         except BlockingIOError:
@@ -254,102 +250,123 @@ class LocalMember(Member):
             self._sightings = -1
 
 
-GRACE = 3.0
-"""Seconds between SIGTERM and SIGKILL for the others, once one has failed: nothing is left to be saved."""
-ANSWERING = 0.2
-"""Seconds that processes are given to write where they are, before they are told to end."""
-PATIENCE = 1.0
-"""Seconds to see whether another process has failed before, where a failure looks like its consequence."""
+LATE = 0.2
+"""Seconds that a turn of the loop takes before its processes are read elsewhere."""
+MOST = 64 << 20
+"""Bytes that are kept in memory; of what is printed beyond that, the log says how much it was."""
 
 
-class Gang:
-    """Keeps the processes of a task together."""
+class Overflow:
+    """Reads pipes for a loop, and instead of it while it is held up.
 
-    def __init__(self, loop: Loop, *, grace: float, follows: Callable[[Member], bool]) -> None:
-        self.members: list[Member] = []
-        self.failed: list[Member] = []
+    A supervisor writes to the store. Where that takes long (a file system over the network that does not
+    answer), its loop stands still, the pipes of its processes fill, and whoever prints would wait. So a
+    thread reads them into memory then, until the loop turns again. It cannot help where the processes write
+    to that file system themselves.
+
+    Its thread runs from :meth:`start` until nothing is left to read: nobody forks between these.
+    """
+
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._grace = min(grace, GRACE)
-        self._follows = follows
-        self._timers: list[Timer] = []
-        self._ending = False
+        self._lock = threading.Lock()
+        self._kept: dict[int, bytearray] = {}  # by descriptor
+        self._ready: dict[int, Callable[[], None]] = {}
+        self._droppable: set[int] = set()
+        self._dropped: dict[int, int] = {}
+        self._ended: set[int] = set()
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+        self._wake = (-1, -1)
 
-    @property
-    def ended(self) -> bool:
-        """Whether no process is left."""
-        return all(member.ended for member in self.members)
+    def add(self, descriptor: int, ready: Callable[[], None], *, droppable: bool) -> None:
+        """Read this one, too; ``ready`` is called by the loop when something has been kept of it."""
+        with self._lock:
+            self._kept[descriptor], self._ready[descriptor] = bytearray(), ready
+            if droppable:
+                self._droppable.add(descriptor)
 
-    @property
-    def returned(self) -> bool:
-        """Whether all have returned."""
-        return all(member.returned for member in self.members)
+    def start(self) -> None:
+        """All processes have been started."""
+        if self._thread is None and self._kept:
+            self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            self._loop.watch(self._wake[0], self._hand_over)
+            self._over.clear()
+            self._thread = threading.Thread(target=self._run, name="upshift-overflow", daemon=True)
+            self._thread.start()
 
-    @property
-    def main(self) -> Member:
-        """The one whose value is the step's."""
-        return self.members[0]
+    def read(self, descriptor: int) -> bytes:
+        """What has come from a descriptor, as ``os.read`` gives it."""
+        with self._lock:
+            kept = self._kept.get(descriptor)
+            if kept:
+                data = bytes(kept)
+                kept.clear()
+                dropped = self._dropped.pop(descriptor, 0)
+                if dropped:
+                    words = (
+                        f"upshift: {format_size(dropped)} of output are missing here: the store was held up"
+                    )
+                    data += (b"" if data.endswith(b"\n") else b"\n") + words.encode() + b"\n"
+                return data
+            return os.read(descriptor, _CHUNK)
 
-    @property
-    def culprit(self) -> Member:
-        """The one that failed first, and not because another one did."""
-        causes = [member for member in self.failed if not self._follows(member)]
-        return next(iter((*causes, *self.failed)), self.main)
+    def forget(self, descriptor: int) -> None:
+        """Read this one no more: it is about to be closed."""
+        with self._lock:
+            self._kept.pop(descriptor, None)
+            self._ready.pop(descriptor, None)
+            self._droppable.discard(descriptor)
+            self._ended.discard(descriptor)
+            left = bool(self._kept)
+        if not left and self._thread is not None:
+            self._over.set()
+            forks.join(self._thread)
+            self._thread = None
+            self._loop.forget(self._wake[0])
+            os.close(self._wake[1])
 
-    @property
-    def failing(self) -> bool:
-        """Whether they end, now or in a moment, because one of several has failed by itself."""
-        return bool(self.failed) and len(self.members) > 1
+    def _run(self) -> None:
+        while not self._over.wait(LATE / 2):
+            while not self._over.is_set() and self._loop.held_up > LATE and self._take():
+                continue
 
-    def fail(self, member: Member) -> None:
-        """This one has failed. The others are stopped, unless it may have been one of them."""
-        if self._ending or member in self.failed:
+    def _take(self) -> bool:
+        """Wait for one of them for a moment, and read what it has; False: nothing came."""
+        with self._lock:
+            watched = [descriptor for descriptor in self._kept if descriptor not in self._ended]
+        poll = select.poll()
+        for descriptor in watched:
+            poll.register(descriptor, select.POLLIN)
+        come = [descriptor for descriptor, _ in poll.poll(LATE * 500)]
+        with self._lock:
+            if self._loop.held_up <= LATE:
+                return False
+            for descriptor in come:
+                if descriptor in self._kept:
+                    self._keep(descriptor)
+        return bool(come)
+
+    def _keep(self, descriptor: int) -> None:
+        full = sum(map(len, self._kept.values())) >= MOST
+        if full and descriptor not in self._droppable:
+            self._over.wait(LATE)  # its process waits, too: what it says is not for people
             return
-        self.failed.append(member)
-        if len(self.members) == 1:
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
             return
-        if not self._follows(member):
-            self._end()
-        elif len(self.failed) == 1:
-            self._timers.append(self._loop.after(PATIENCE, self._end))
-
-    @property
-    def running(self) -> list[Member]:
-        """The processes that have not ended, and are still in the step."""
-        return [member for member in self.members if not member.ended and member.outcome is None]
-
-    def ask(self) -> None:
-        """Ask all running processes for their stacks."""
-        for member in self.running:
-            member.ask()
-
-    def signal(self, number: int) -> None:
-        """Send a signal to all that run."""
-        for member in self.members:
-            if not member.ended:
-                member.signal(number)
-
-    def kill(self) -> None:
-        """Kill all that run, and what descends from them."""
-        for member in self.members:
-            if not member.ended:
-                member.kill()
-
-    def stopped(self) -> None:
-        """Somebody stops them: what ends now fails for no reason of its own."""
-        self._ending = True
-
-    def cancel(self) -> None:
-        """Do nothing any more: the attempt is over."""
-        for timer in self._timers:
-            timer.cancel()
-
-    def _end(self) -> None:
-        if self._ending:
-            return
-        self._ending = True
-        if self.running and self._follows(self.culprit):  # where the others are may tell why it failed
-            self.ask()
-            self._timers.append(self._loop.after(ANSWERING, partial(self.signal, signal.SIGTERM)))
+        if not data:
+            self._ended.add(descriptor)
+        elif full:
+            self._dropped[descriptor] = self._dropped.get(descriptor, 0) + len(data)
         else:
-            self.signal(signal.SIGTERM)
-        self._timers.append(self._loop.after(self._grace, self.kill))
+            self._kept[descriptor] += data
+            os.write(self._wake[1], b".")
+
+    def _hand_over(self) -> None:
+        os.read(self._wake[0], _CHUNK)
+        with self._lock:
+            ready = [self._ready[descriptor] for descriptor, kept in self._kept.items() if kept]
+        for call in ready:
+            call()

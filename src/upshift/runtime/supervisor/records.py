@@ -11,7 +11,8 @@ from upshift.model.spec import Device, Failure, Framework, Hardware, decode, enc
 from upshift.runtime.launch.ranks import cpu_numbers
 from upshift.runtime.messages import Diagnosis, Seen
 from upshift.runtime.proc import Consumed
-from upshift.runtime.supervisor.members import Gang, LocalMember, Member
+from upshift.runtime.supervisor.ends import Gang
+from upshift.runtime.supervisor.members import LocalMember, Member
 from upshift.runtime.supervisor.node_runtime import NodeRuntime
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import AttemptWatcher, SupervisedAttempt
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
+from upshift.runtime.supervisor.members import Overflow
 from upshift.runtime.supervisor.node_runtime import Machine
 from upshift.runtime.usercode import SOURCES, Sources
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
     from upshift.runtime.supervisor.devices.pool import Grant
-    from upshift.runtime.supervisor.overflow import Overflow
     from upshift.runtime.supervisor.several.nodes import Nodes
 
 

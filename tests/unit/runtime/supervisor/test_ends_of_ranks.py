@@ -9,8 +9,7 @@ from members_kit import Process
 
 from upshift.model.spec import Code, EntryPoint, Failure, Launch, Rank, TaskId, TaskSpec, to_json
 from upshift.runtime.messages import Seen
-from upshift.runtime.supervisor.ends_of_ranks import EndsOfRanks, stopped
-from upshift.runtime.supervisor.members import Gang
+from upshift.runtime.supervisor.ends import EndsOfRanks, Gang, stopped
 from upshift.runtime.supervisor.several.nodes import RemoteMember, RemoteNode
 
 SPEC = TaskSpec(

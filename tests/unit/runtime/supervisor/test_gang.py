@@ -12,7 +12,8 @@ from upshift.model.spec import Failure, Rank
 from upshift.runtime.loop import Timer
 from upshift.runtime.messages import Outcome
 from upshift.runtime.supervisor import members as gangs
-from upshift.runtime.supervisor.members import Gang, Member
+from upshift.runtime.supervisor.ends import Gang
+from upshift.runtime.supervisor.members import Member
 
 CAUSE = Failure(reason="user-error", message="ValueError: boom")
 EFFECT = Failure(reason="user-error", message="Connection closed by peer")

@@ -11,8 +11,8 @@ from members_kit import Process
 from upshift.model.spec import Code, EntryPoint, Failure, Launch, Rank, TaskId, TaskSpec, to_json
 from upshift.runtime.loop import Timer
 from upshift.runtime.messages import Outcome, Seen
+from upshift.runtime.supervisor.ends import Gang
 from upshift.runtime.supervisor.hang_detector import HangDetector
-from upshift.runtime.supervisor.members import Gang
 
 WAITS = """\
 Current thread 0x00007f29ecde0b80 (most recent call first):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.overflow import Overflow
+from upshift.runtime.supervisor.members import Overflow
 from upshift.runtime.supervisor.starters.thread_pools import unsafe_to_fork
 
 

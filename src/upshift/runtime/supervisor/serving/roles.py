@@ -16,7 +16,7 @@ from upshift.runtime import causes
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.overflow import Overflow
+from upshift.runtime.supervisor.members import Overflow
 from upshift.runtime.supervisor.serving.array import claim_of
 from upshift.runtime.supervisor.serving.protocol import (
     AT_ONCE,

@@ -41,7 +41,7 @@ from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.replica import Replica
 from upshift.runtime.storage.store import Store, open_direct, store_of
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
-from upshift.runtime.supervisor.overflow import Overflow
+from upshift.runtime.supervisor.members import Overflow
 from upshift.runtime.supervisor.serving.array import Element
 from upshift.runtime.supervisor.serving.protocol import (
     ORDER,

@@ -25,7 +25,7 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.logs import Log
-from upshift.runtime.supervisor.members import LocalMember, Member
+from upshift.runtime.supervisor.members import LocalMember, Member, Overflow
 from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
 from upshift.runtime.supervisor.several.connection import LOG, MESSAGES, SIGHT, Connection, Frame, pack
 from upshift.runtime.supervisor.several.nodes import ORPHANED
@@ -33,7 +33,6 @@ from upshift.runtime.supervisor.several.rendezvous import Joining
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant
-    from upshift.runtime.supervisor.overflow import Overflow
 
 
 TRYING = 5.0
