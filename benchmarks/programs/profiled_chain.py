@@ -22,8 +22,8 @@ from upshift.runs.catalog.catalog import Catalog
 from upshift.runtime.step import step as step_process
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
-from upshift.runtime.supervisor.starters.zygote import Zygote
 from upshift.runtime.supervisor.supervisor import Supervisor
+from upshift.runtime.supervisor.zygote import Zygote
 
 _marks = os.memfd_create("marks")  # shared by every process that is forked from here
 fcntl.fcntl(_marks, fcntl.F_SETFL, os.O_APPEND)  # else two of them may write to the same place

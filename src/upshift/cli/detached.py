@@ -81,7 +81,7 @@ def _print_to_store(order: Order) -> None:
 def work() -> int:
     """Do the run; returns 0 when it has completed."""
     from upshift.authoring.resume import resume_detached
-    from upshift.runtime.supervisor.starters.thread_pools import quiet_pools
+    from upshift.runtime.supervisor.forkable import quiet_pools
 
     said = sys.argv[1] if len(sys.argv) > 1 else None
     del sys.argv[1:]

@@ -275,10 +275,10 @@ def _said_if_slow(text: str) -> Iterator[None]:
 
 def before_users_code() -> None:
     """Prepare this process for importing the user's modules."""
-    from upshift.runtime.supervisor.starters import asked_at_import
-    from upshift.runtime.supervisor.starters.thread_pools import quiet_pools
+    from upshift.runtime.supervisor import forkable
+    from upshift.runtime.supervisor.forkable import quiet_pools
 
-    asked_at_import.watch()
+    forkable.watch()
     quiet_pools()  # before they can start native threads, which would make forking unsafe
     del sys.argv[1:]  # a module that parses arguments would stumble over those of the command
 

@@ -24,17 +24,17 @@ def main() -> NoReturn:
 
 
 def _step(own: Sequence[str]) -> NoReturn:
-    from upshift.runtime.supervisor.starters import direct
+    from upshift.runtime.supervisor import starters
 
-    direct.main(*map(int, own[:3]))
+    starters.main(*map(int, own[:3]))
 
 
 def _fork_server(own: Sequence[str]) -> NoReturn:
+    from upshift.runtime.supervisor import forkable
     from upshift.runtime.supervisor.serving import forkserver
-    from upshift.runtime.supervisor.starters import asked_at_import, thread_pools
 
-    asked_at_import.watch()
-    thread_pools.quiet_pools()
+    forkable.watch()
+    forkable.quiet_pools()
     forkserver.main(int(own[0]), own[1])
 
 

@@ -40,7 +40,7 @@ def join(thread: threading.Thread) -> None:
     """Wait for the end of a thread, so that a fork is safe after it.
 
     Before Python 3.13 a thread that was joined may be in the kernel for a moment yet, where it counts as one
-    that nobody knows: :func:`~upshift.runtime.supervisor.starters.thread_pools.unsafe_to_fork`.
+    that nobody knows: :func:`~upshift.runtime.supervisor.forkable.unsafe_to_fork`.
     """
     thread.join()
     while os.path.exists(f"/proc/self/task/{thread.native_id}"):

@@ -20,7 +20,7 @@ from upshift.model.spec.hardware import SUPERVISOR, enforced
 from upshift.model.spec.task import Failure, TaskSpec
 from upshift.runtime.loop import Loop
 from upshift.runtime.supervisor.devices.queue import DeviceQueue, Ready, Refuse, Tell
-from upshift.runtime.supervisor.starters.thread_pools import OWN_THREAD_PREFIX
+from upshift.runtime.supervisor.forkable import OWN_THREAD_PREFIX
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant

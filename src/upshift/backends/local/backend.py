@@ -45,9 +45,9 @@ from upshift.model.spec import TaskSpec, encode
 from upshift.runtime import forks, proc, sockets
 from upshift.runtime.interpreter import command_for_users
 from upshift.runtime.sockets import PACKET
+from upshift.runtime.supervisor.forkable import OWN_THREAD_PREFIX, unsafe_to_fork
 from upshift.runtime.supervisor.serving import forkserver, server_files
 from upshift.runtime.supervisor.serving.server_files import ServerFiles
-from upshift.runtime.supervisor.starters.thread_pools import OWN_THREAD_PREFIX, unsafe_to_fork
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
@@ -430,7 +430,7 @@ def _fork(listener: socket.socket, place: ServerFiles) -> int:
 
 
 def _start_fresh(listener: socket.socket, place: ServerFiles) -> int:
-    from upshift.runtime.supervisor.starters.thread_pools import inherited
+    from upshift.runtime.supervisor.forkable import inherited
 
     process = subprocess.Popen(
         command_for_users("--forkserver", str(listener.fileno()), place.name),

@@ -7,7 +7,7 @@ A task, from its start to its result, in the order in which to read::
     supervisor            the attempts of one such process
     attempt               one attempt, from its start to its result
     node_runtime          what it has on this machine: bounds, processes within them, and what these use
-    starters/             how a step process comes to be: from a zygote, by a fork, or as a new interpreter
+    zygote, starters      how a step process comes to be: from a zygote, by a fork, or as a new interpreter
     members               its processes, and their pipes
     ends                  how the first that fails ends the others, and what becomes of the attempt by that
     records               what it was granted, what it saw and what it used, as the result has it

@@ -33,10 +33,10 @@ from upshift.runtime.storage import claims, home_folders
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.counters import Totals
 from upshift.runtime.supervisor.devices.queue import QUIET
+from upshift.runtime.supervisor.forkable import users_own
 from upshift.runtime.supervisor.limits import CpuSet, HostMemory, MemoryLimit
 from upshift.runtime.supervisor.members import LocalMember
 from upshift.runtime.supervisor.sampling import INTERVAL, Sampler, SharedCounters
-from upshift.runtime.supervisor.starters.thread_pools import users_own
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor

@@ -10,11 +10,11 @@ import pytest
 
 FIRST = """
 import sys
-from upshift.runtime.supervisor.starters import asked_at_import
-asked_at_import.watch()
+from upshift.runtime.supervisor import forkable
+forkable.watch()
 sys.path[:0] = ["own", "other/site-packages"]
 import training
-print(asked_at_import.asked_for_rank())
+print(forkable.asked_for_rank())
 """
 HELPER = 'import os\ndef my_rank():\n    return int(os.environ.get("RANK", 0))\n'
 
@@ -76,7 +76,7 @@ def test_a_module_that_asks_later_or_not_at_all_is_left_alone(how: str, tmp_path
 
 
 def test_where_nobody_has_watched_anybody_may_have_asked(tmp_path: Path) -> None:
-    assert asked(tmp_path, {"training": ""}, FIRST.replace("asked_at_import.watch()\n", "")) == "True"
+    assert asked(tmp_path, {"training": ""}, FIRST.replace("forkable.watch()\n", "")) == "True"
 
 
 def test_the_environment_is_otherwise_as_it_was(tmp_path: Path) -> None:

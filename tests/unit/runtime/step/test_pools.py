@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from upshift.runtime.supervisor.starters import thread_pools
-from upshift.runtime.supervisor.starters.thread_pools import VARIABLES, inherited, size_variables, users_own
+from upshift.runtime.supervisor import forkable
+from upshift.runtime.supervisor.forkable import VARIABLES, inherited, size_variables, users_own
 
 OWN = {"OMP_NUM_THREADS": "7"}
 
@@ -13,12 +13,12 @@ OWN = {"OMP_NUM_THREADS": "7"}
 @pytest.fixture(autouse=True)
 def quieted(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A process with quiet pools, whose user has set one variable."""
-    monkeypatch.setattr(thread_pools, "_quieted", set())
+    monkeypatch.setattr(forkable, "_quieted", set())
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "5")
-    thread_pools.quiet_pools()
-    return {name: thread_pools.os.environ[name] for name in VARIABLES}
+    forkable.quiet_pools()
+    return {name: forkable.os.environ[name] for name in VARIABLES}
 
 
 def test_pools_are_quiet_but_those_of_the_user(quieted: dict[str, str]) -> None:
@@ -51,6 +51,6 @@ def test_what_the_step_itself_has_set_stays_and_pools_without_a_variable_follow_
 def test_what_made_pools_quiet_is_not_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:
     assert users_own() == {}
     assert set(VARIABLES) & inherited().keys() == {"MKL_NUM_THREADS"}
-    monkeypatch.setattr(thread_pools, "_quieted", set())
+    monkeypatch.setattr(forkable, "_quieted", set())
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert users_own() == OWN

@@ -12,8 +12,8 @@ import pytest
 
 from upshift.runtime.confine import Confinement
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.starters import direct
-from upshift.runtime.supervisor.starters.direct import FreshStarter
+from upshift.runtime.supervisor import starters
+from upshift.runtime.supervisor.starters import FreshStarter
 
 
 @pytest.mark.parametrize("pipes", range(4))
@@ -21,7 +21,7 @@ def test_where_no_more_files_may_be_open_none_is_left_open(
     project: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, pipes: int
 ) -> None:
     spec = project("def train():\n    pass\n").spec("train")
-    monkeypatch.setattr(direct, "become_subreaper", lambda: None)  # it would be for the tests, too
+    monkeypatch.setattr(starters, "become_subreaper", lambda: None)  # it would be for the tests, too
     start = FreshStarter(Loop(), exited=lambda *_: None)
     made: list[int] = []  # inodes: other pipes of this process may be closed meanwhile, by the collector
     pipe = os.pipe

@@ -11,7 +11,7 @@ from members_kit import Process
 from upshift.model.spec import Failure, Rank
 from upshift.runtime.loop import Timer
 from upshift.runtime.messages import Outcome
-from upshift.runtime.supervisor import members as gangs
+from upshift.runtime.supervisor import ends as gangs
 from upshift.runtime.supervisor.ends import Gang
 from upshift.runtime.supervisor.members import Member
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from upshift.runtime.loop import Loop
+from upshift.runtime.supervisor.forkable import unsafe_to_fork
 from upshift.runtime.supervisor.members import Overflow
-from upshift.runtime.supervisor.starters.thread_pools import unsafe_to_fork
 
 
 def test_once_there_is_nothing_left_to_read_a_fork_is_safe() -> None:

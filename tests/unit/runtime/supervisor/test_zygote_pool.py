@@ -11,7 +11,7 @@ import pytest
 # In a process of its own: what is left of a zygote is killed among the children of the process.
 PROGRAM = """
 import os, select
-from upshift.runtime.supervisor.starters import zygote_pool
+from upshift.runtime.supervisor import zygote
 from upshift.runtime.loop import Loop
 
 started = 0
@@ -19,17 +19,17 @@ started = 0
 def main(connection):
     {main}
 
-zygote_pool.zygote.main = main
-start = zygote_pool.ZygotePool._start
+zygote.be_zygote = main
+start = zygote.ZygotePool._start
 
 def counted(self):
     global started
     started += 1
     start(self)
 
-zygote_pool.ZygotePool._start = counted
+zygote.ZygotePool._start = counted
 loop, told = Loop(), []
-made = zygote_pool.ZygotePool(loop, exited=print, changed=lambda: told.append(1), kin=lambda: ())
+made = zygote.ZygotePool(loop, exited=print, changed=lambda: told.append(1), kin=lambda: ())
 made.open("/nowhere", "process")
 made.keep(2)
 os.waitid(os.P_PID, made.pid, os.WEXITED | os.WNOWAIT)  # it has left something unread
@@ -65,10 +65,10 @@ import os, sys
 held = os.open("/dev/zero", os.O_RDONLY)  # as a module of the user's may hold it
 from upshift.config import ResourceSettings
 from upshift.model.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
-from upshift.runtime.supervisor.starters import zygote
+from upshift.runtime.supervisor import zygote
 from upshift.runtime.confine import Confinement
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.starters.zygote_pool import ZygotePool
+from upshift.runtime.supervisor.zygote import ZygotePool
 
 def be_step(self, order, seen, messages):
     print("upshift.runtime.step.sighting" in sys.modules, flush=True)

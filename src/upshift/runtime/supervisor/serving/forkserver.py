@@ -42,9 +42,9 @@ from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
 from upshift.runtime.supervisor.serving.engine_connection import EngineConnection
 from upshift.runtime.supervisor.serving.server_files import ServerFiles, handle
-from upshift.runtime.supervisor.starters.direct import FreshStarter
-from upshift.runtime.supervisor.starters.zygote_pool import ZygotePool
+from upshift.runtime.supervisor.starters import FreshStarter
 from upshift.runtime.supervisor.supervisor import Supervisor
+from upshift.runtime.supervisor.zygote import ZygotePool
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant

@@ -26,11 +26,11 @@ from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import EXITING
+from upshift.runtime.supervisor.forkable import inherited
 from upshift.runtime.supervisor.limits import CpuSet
 from upshift.runtime.supervisor.serving.protocol import order_of
 from upshift.runtime.supervisor.several.nodes import Nodes, RemoteNode
 from upshift.runtime.supervisor.several.rendezvous import Rendezvous
-from upshift.runtime.supervisor.starters.thread_pools import inherited
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.pool import Grant

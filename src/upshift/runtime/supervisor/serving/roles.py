@@ -22,7 +22,7 @@ from upshift.runtime.supervisor.serving.protocol import (
     AT_ONCE,
     WITH_GRACE,
 )
-from upshift.runtime.supervisor.starters.direct import FreshStarter
+from upshift.runtime.supervisor.starters import FreshStarter
 from upshift.runtime.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:

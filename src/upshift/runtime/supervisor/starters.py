@@ -13,9 +13,9 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from upshift.model.spec import TaskSpec, decode, encode
 from upshift.runtime import proc
@@ -26,7 +26,7 @@ from upshift.runtime.proc import Consumed, Strays
 from upshift.runtime.step import step
 from upshift.runtime.storage.store import Store, store_of
 from upshift.runtime.streams import own_streams
-from upshift.runtime.supervisor.starters.thread_pools import size_variables, unsafe_to_fork
+from upshift.runtime.supervisor.forkable import size_variables, unsafe_to_fork
 
 
 class FreshStarter:
@@ -103,9 +103,20 @@ class FreshStarter:
 def _order_file(spec: TaskSpec, bounds: Confinement, *, parent: int) -> int:
     """A file in memory that tells a fresh interpreter what to do."""
     work = os.memfd_create("upshift-task")
-    with open(work, "w", closefd=False) as file:
-        json.dump({"spec": encode(spec), "bounds": encode(bounds), "parent": parent}, file)
+    with open(work, "wb", closefd=False) as file:
+        file.write(order_of(spec, bounds, parent=parent))
     return work
+
+
+def order_of(spec: TaskSpec, bounds: Confinement, **more: int) -> bytes:
+    """What a step process is told to do."""
+    return json.dumps({"spec": encode(spec), "bounds": encode(bounds), **more}).encode()
+
+
+def understood(order: bytes) -> tuple[TaskSpec, Confinement, Mapping[str, Any]]:
+    """The task and the bounds that an order is about, and all of it."""
+    data = json.loads(order)
+    return decode(TaskSpec, data["spec"]), decode(Confinement, data["bounds"]), data
 
 
 def start_over(spec: TaskSpec, bounds: Confinement, seen: int, messages: int) -> NoReturn:
@@ -125,8 +136,7 @@ def main(work: int, seen: int, messages: int) -> NoReturn:
     """Be the step process that :class:`FreshStarter` starts."""
     os.lseek(work, 0, os.SEEK_SET)
     with open(work, "rb") as file:
-        data = json.load(file)
-    spec, bounds = decode(TaskSpec, data["spec"]), decode(Confinement, data["bounds"])
+        spec, bounds, data = understood(file.read())
     for descriptor in (seen, messages):
         os.set_inheritable(descriptor, False)
 
