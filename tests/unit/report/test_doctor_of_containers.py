@@ -12,7 +12,7 @@ import pytest
 from upshift.errors import MissingExtra
 from upshift.model.configuration import Target
 from upshift.report.doctor import Check, verdict
-from upshift.report.doctor.containers import containers
+from upshift.report.doctor.checkup import containers
 from upshift.report.terminal import Page
 
 DOCKER = {
@@ -115,7 +115,7 @@ def test_packages_that_nothing_can_install_are_told(look: Look, monkeypatch: pyt
     def missing(why: str) -> str:
         raise MissingExtra(f"{why}: uv is not installed", fix="pip install 'upshift[images]'")
 
-    monkeypatch.setattr("upshift.report.doctor.containers.find_uv", missing)
+    monkeypatch.setattr("upshift.report.doctor.checkup.find_uv", missing)
     packages = look("docker", DOCKER)["packages"]
     assert (packages.status, packages.remedy) == ("warning", "pip install 'upshift[images]'")
 
