@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.errors import GraphError, location, user_location
 from upshift.model.checks import method_of_another_tool
+from upshift.runtime.messages import tell
 from upshift.runtime.step.context import current
-from upshift.runtime.streams import tell
 
 if TYPE_CHECKING:
     from upshift.authoring.signatures import CallSignature

@@ -26,7 +26,7 @@ from upshift.model.configuration import home, make_folder
 from upshift.report.human import count, delay
 from upshift.report.terminal.tally import image_of
 from upshift.runs.lease import BEAT, Lease
-from upshift.runtime import forks, sockets
+from upshift.runtime import children, sockets
 
 
 class Command(enum.Enum):
@@ -129,7 +129,7 @@ class Control:
         self._lease = lease
         self._inbox = inbox  # the engine's: what others ask for is told there
         self._thread: threading.Thread | None = None
-        self._socket = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        self._socket = children.private(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
             make_folder(self._path.parent)
             self._path.unlink(missing_ok=True)

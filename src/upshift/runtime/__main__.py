@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from upshift.runtime.interpreter import take_arguments
+from upshift.runtime.children import take_arguments
 
 
 def main() -> NoReturn:

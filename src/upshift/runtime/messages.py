@@ -1,4 +1,4 @@
-"""What a step process says to its supervisor while it runs: lines of JSON, each whole, in order.
+"""What a step process says: lines of its log, and lines of JSON to its supervisor, each whole, in order.
 
 The supervisor keeps it, so that nothing is lost when the step is killed a moment later. The process finds
 something (:class:`Seen`), then it logs, and in the end it says what became of the call (:class:`Outcome`).
@@ -18,7 +18,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fcntl import LOCK_EX, flock
 from json import dumps, loads  # a step may put something else in their place
 from os import O_CLOEXEC, O_WRONLY, close, fstat, getpid
@@ -231,3 +231,38 @@ def understood(line: bytes) -> list[tuple[str, Any]]:
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
         return [(kind, content) for kind, content in loads(line).items() if kind in KINDS]
     return []
+
+
+# -- the log -------------------------------------------------------------------------------------
+
+
+def own_streams() -> None:
+    """Let ``sys.stdout`` and ``sys.stderr`` write to descriptors 1 and 2, line by line."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        try:
+            usable = stream is getattr(sys, f"__{name}__") and stream.fileno() == descriptor
+        except (OSError, ValueError, AttributeError):
+            usable = False
+        if usable:
+            stream.reconfigure(line_buffering=True, write_through=False)
+        else:  # a notebook's, a test runner's, or none
+            stream = open(  # noqa: SIM115
+                descriptor, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
+            )
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+    if sys.stdin is None or sys.stdin is not sys.__stdin__:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        setattr(sys, "__stdin__", sys.stdin)  # noqa: B010
+
+
+def tell(remarks: Iterable[str]) -> None:
+    """Write remarks to the step's log.
+
+    No step fails for one: neither where it has closed or replaced ``sys.stderr``, nor where a remark comes
+    from looking at values whose own methods raise.
+    """
+    with contextlib.suppress(Exception):
+        for remark in remarks:
+            sys.stderr.write(f"upshift: {remark}\n")

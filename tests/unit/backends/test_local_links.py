@@ -14,7 +14,7 @@ import pytest
 
 from upshift.backends.local import backend
 from upshift.errors import BackendError
-from upshift.runtime import forks, marks, sockets
+from upshift.runtime import children, marks, sockets
 from upshift.runtime.supervisor.serving.server_files import ServerFiles
 
 LISTENER = """
@@ -104,7 +104,7 @@ def test_what_has_the_mark_of_a_dead_server_is_ended(place: ServerFiles) -> None
 
 def test_what_is_private_is_closed_in_a_fork() -> None:
     ours, theirs = socket.socketpair()
-    forks.private(ours)
+    children.private(ours)
     child = os.fork()
     if child == 0:
         os._exit(0 if ours.fileno() < 0 <= theirs.fileno() else 1)

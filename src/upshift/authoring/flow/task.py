@@ -18,10 +18,10 @@ from upshift.errors import MisuseError, UsageError, user_location
 from upshift.model.checks import shown
 from upshift.model.graph import FOREACH, INPUTS, ITEM, LINEAR, STATE, SWITCH, FlowStep, task_id
 from upshift.model.spec.task import Artifact
+from upshift.runtime.messages import tell
 from upshift.runtime.step.context import current
 from upshift.runtime.step.rendering import HTML
 from upshift.runtime.storage.manifest import State
-from upshift.runtime.streams import tell
 from upshift.runtime.tracebacks import user_text
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ from upshift.errors import BackendError, ConfigError, StoreUnavailable
 from upshift.model.configuration import Target, make_folder
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import TaskSpec, encode
-from upshift.runtime import forks, proc, sockets
-from upshift.runtime.interpreter import command_for_users
+from upshift.runtime import children, proc, sockets
+from upshift.runtime.children import command_for_users
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.supervisor.forkable import OWN_THREAD_PREFIX, unsafe_to_fork
 from upshift.runtime.supervisor.serving import forkserver, server_files
@@ -370,7 +370,7 @@ def start_server(
     place = ServerFiles(f"{os.getpid()}-{secrets.token_hex(4)}")
     try:
         make_folder(place.folder)
-        listener = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listener = children.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         with sockets.address(place.socket) as address:
             listener.bind(address)
         listener.listen(forkserver.BACKLOG)
@@ -444,7 +444,7 @@ def _start_fresh(listener: socket.socket, place: ServerFiles) -> int:
 
 
 def _connect(place: ServerFiles) -> socket.socket:
-    connection = forks.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    connection = children.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     try:
         with sockets.address(place.socket) as address:
             connection.connect(address)

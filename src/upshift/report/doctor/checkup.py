@@ -40,7 +40,7 @@ from upshift.model.configuration import Configuration, Target, home
 from upshift.model.settings.sizes import format_size
 from upshift.report.doctor import Check, Status
 from upshift.report.doctor.devices import devices
-from upshift.runtime import cgroups, proc
+from upshift.runtime import confine, proc
 from upshift.runtime.accelerators.vendors import present
 from upshift.runtime.storage.objects import open_objects
 
@@ -154,7 +154,7 @@ def _folder(name: str, folder: Path, remedy: str) -> Check:
 
 
 def _cpus() -> Check:
-    allowed, there, quota = len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroups.own_cpus()
+    allowed, there, quota = len(os.sched_getaffinity(0)), os.cpu_count() or 1, confine.own_cpus()
     text = f"{allowed}" if allowed == there else f"{allowed} of {there}"
     if quota is not None and quota < allowed:
         return _check("CPUs", f"{text}, and a cgroup gives the time of {quota:g}", status="warning")
@@ -162,7 +162,7 @@ def _cpus() -> Check:
 
 
 def _memory() -> Check:
-    there, limit = proc.host_memory(), cgroups.own_limit()
+    there, limit = proc.host_memory(), confine.own_limit()
     text = (
         format_size(there) if limit is None else f"{format_size(min(limit, there))} of {format_size(there)}"
     )
@@ -172,7 +172,7 @@ def _memory() -> Check:
 def _limits() -> Check:
     if os.environ.get("UPSHIFT_NO_CGROUPS"):
         return _check("memory limits", "of steps, by a watchdog, as UPSHIFT_NO_CGROUPS asks for")
-    if cgroups.can_limit():
+    if confine.can_limit():
         return _check("memory limits", "of steps, by cgroups")
     return _check(
         "memory limits",

@@ -29,7 +29,7 @@ from upshift.model.settings.kinds import kind_of_model
 from upshift.model.spec import decode, encode
 from upshift.runtime.accelerators.vendor import MAKERS, ROOT, Inventory, Reading, Vendor, device_root
 from upshift.runtime.accelerators.vendors import present, vendor_named
-from upshift.runtime.interpreter import command
+from upshift.runtime.children import command
 
 _LONGEST = 1 << 22
 """Bytes of a line, at most."""

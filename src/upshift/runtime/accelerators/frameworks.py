@@ -25,7 +25,7 @@ import attrs
 
 from upshift.model.configuration import home, make_folder
 from upshift.model.spec import Framework, decode, encode
-from upshift.runtime.interpreter import command
+from upshift.runtime.children import command
 
 DEADLINE = 120.0
 """Seconds that a framework is given to be imported and to count its devices."""

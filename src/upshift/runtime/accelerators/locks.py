@@ -34,7 +34,7 @@ from pathlib import Path
 
 from upshift.errors import BackendError
 from upshift.model.spec.hardware import Device
-from upshift.runtime import forks, marks
+from upshift.runtime import children, marks
 from upshift.runtime.accelerators.files import LOCKS, lock_folder
 
 HELD = "UPSHIFT_DEVICES_HELD"
@@ -60,7 +60,7 @@ class Hold:
         self.devices = tuple(devices)
         self.descriptors = tuple(descriptors)
         self.names = ",".join(map(name_of, self.devices))
-        forks.private(self)
+        children.private(self)
 
     def give_back(self) -> None:
         """Release the locks of this process."""

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from upshift.errors import BackendError
 from upshift.model.spec import Launch
-from upshift.runtime import forks, sockets
+from upshift.runtime import children, sockets
 
 _LISTENS: Final = "0A"
 """The state of a socket that listens, as proc(5) shows it: ``TCP_LISTEN`` of ``tcp_states.h``."""
@@ -93,7 +93,7 @@ def keep_port(launch: Launch) -> Port:
 
     port = keep(launch.port, argument=launcher(launch.launcher).port)
     for one in port.held:
-        forks.private(one)
+        children.private(one)
     return port
 
 

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.telemetry import Card
 from upshift.runtime.masking import Mask
-from upshift.runtime.messages import channel
+from upshift.runtime.messages import channel, tell
 from upshift.runtime.step.rendering import HTML, LARGEST, Component, Rendered, Unshowable, pictures, rendered
-from upshift.runtime.streams import tell
 
 if TYPE_CHECKING:
     from upshift.runtime.storage.store import Store

@@ -21,11 +21,10 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Checkpoints, Rank, TaskId
 from upshift.model.spec.task import DEBUGGED
 from upshift.runtime import marks
-from upshift.runtime.messages import channel
+from upshift.runtime.messages import channel, tell
 from upshift.runtime.step.stopping import stopping
 from upshift.runtime.storage.checkpoints import Checkpoint, Name, Part, TaskCheckpoints
 from upshift.runtime.storage.home_folders import new_folder, remove
-from upshift.runtime.streams import tell
 
 if TYPE_CHECKING:
     from upshift.model.spec import TaskSpec

@@ -40,10 +40,9 @@ from upshift.runtime.accelerators.evidence import (
 )
 from upshift.runtime.accelerators.explain import DeviceFault, expected, explain, falls_short, judged
 from upshift.runtime.accelerators.words import MAY_MISS, may_miss
-from upshift.runtime.messages import Diagnosis, channel
+from upshift.runtime.messages import Diagnosis, channel, tell
 from upshift.runtime.step.explaining import Halted
 from upshift.runtime.step.import_hook import HOOK, ImportHook
-from upshift.runtime.streams import tell
 
 
 class Sighting:

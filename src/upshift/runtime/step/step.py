@@ -30,11 +30,11 @@ from upshift.errors import (
 from upshift.model.spec import Artifact, Code, Collected, Failure, Rank, TaskSpec, Value, to_json
 from upshift.model.spec.calls import bind
 from upshift.model.spec.hardware import CGROUP, SCHEDULER
-from upshift.runtime import causes, cgroups, proc, tracebacks, usercode
+from upshift.runtime import causes, confine, proc, tracebacks, usercode
 from upshift.runtime.confine import Confinement, flush_c_streams, memory_limit
 from upshift.runtime.launch import stacks
 from upshift.runtime.launch.ranks import listed_cpus, own_device
-from upshift.runtime.messages import Outcome, Seen, channel
+from upshift.runtime.messages import Outcome, Seen, channel, tell
 from upshift.runtime.step import randomness, ranks, remarks
 from upshift.runtime.step.cards import cards
 from upshift.runtime.step.checkpoint import checkpoint
@@ -44,7 +44,6 @@ from upshift.runtime.step.explaining import Halted, LostInputs, Shortage, explai
 from upshift.runtime.step.stopping import insist, settle, stopping, tell_stack
 from upshift.runtime.storage import artifacts, home_folders
 from upshift.runtime.storage.store import Store
-from upshift.runtime.streams import tell
 
 Call = Callable[[Callable[..., object], Sequence[Any], Mapping[str, Any]], object]
 
@@ -173,7 +172,7 @@ def _cpus(spec: TaskSpec) -> int:
     """How many CPUs this process may use: of a container, that is what its quota comes to."""
     cpus = len(os.sched_getaffinity(0))
     if spec.granted is not None and spec.granted.enforced_by("cpu") in (CGROUP, SCHEDULER):
-        cpus = min(cpus, math.ceil(cgroups.own_cpus() or cpus))
+        cpus = min(cpus, math.ceil(confine.own_cpus() or cpus))
     return cpus
 
 

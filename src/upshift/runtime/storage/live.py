@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from upshift.errors import StoreError, UpshiftError
 from upshift.model.configuration import make_folder
 from upshift.model.spec.task import TaskId
-from upshift.runtime import forks
+from upshift.runtime import children
 from upshift.runtime.storage.files import available, fresh
 from upshift.runtime.storage.objects import side_by_side
 from upshift.runtime.storage.records import Records, attempt_path, live_folder, live_path
@@ -259,7 +259,7 @@ class _Bulletins:
         """Tell the last thing, now."""
         self._ended.set()
         if self._thread is not None:
-            forks.join(self._thread)
+            children.join(self._thread)
         while self._tell():
             pass
 

@@ -29,13 +29,13 @@ from upshift.runtime.confine import host_facts
 from upshift.runtime.launch.ranks import environment_of
 from upshift.runtime.loop import Loop
 from upshift.runtime.masking import Mask, Masking
+from upshift.runtime.messages import tell
 from upshift.runtime.step import ranks
 from upshift.runtime.step.checkpoint import checkpoint
 from upshift.runtime.step.context import current
 from upshift.runtime.step.step import perform
 from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.streams import tell
 from upshift.runtime.supervisor.counters import Totals
 from upshift.runtime.supervisor.devices.queue import DeviceQueue
 from upshift.runtime.tracebacks import user_text

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.task import Failure
-from upshift.runtime import cgroups, proc
+from upshift.runtime import confine, proc
 from upshift.runtime.loop import Loop, Timer
 
 
@@ -59,7 +59,7 @@ class HostMemory:
     """
 
     def __init__(self) -> None:
-        self._groups = cgroups.own_limits()
+        self._groups = confine.own_limits()
         self._kills = self._count()
 
     def killed(self) -> str | None:
@@ -72,7 +72,7 @@ class HostMemory:
         return f"this machine, which has {format_size(proc.host_memory())}" if here and host else None
 
     def _count(self) -> list[int]:
-        machine, own = proc.kernel_kills(), cgroups.own_kills()
+        machine, own = proc.kernel_kills(), confine.own_kills()
         return [machine if own is None else own, machine, *(group.kills() for _, group in self._groups)]
 
 
@@ -93,9 +93,9 @@ class MemoryLimit:
         self.largest: int | None = None
         self._made = self._own = None  # a container's cgroup is read, and none is made
         if contained:
-            self._own = cgroups.own_group()
+            self._own = confine.own_group()
         elif not os.environ.get(DISABLE):
-            self._made = cgroups.create(f"upshift-{os.getpid()}-{next(_numbers)}", limit)
+            self._made = confine.create_group(f"upshift-{os.getpid()}-{next(_numbers)}", limit)
         self._group = self._made or self._own
         self._timer: Timer | None = None
 

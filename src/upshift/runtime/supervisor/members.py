@@ -14,7 +14,7 @@ from functools import partial
 
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Failure, Rank, from_json
-from upshift.runtime import forks, proc
+from upshift.runtime import children, proc
 from upshift.runtime.confine import Spawned
 from upshift.runtime.launch import stacks
 from upshift.runtime.loop import Loop
@@ -321,7 +321,7 @@ class Overflow:
             left = bool(self._kept)
         if not left and self._thread is not None:
             self._over.set()
-            forks.join(self._thread)
+            children.join(self._thread)
             self._thread = None
             self._loop.forget(self._wake[0])
             os.close(self._wake[1])

@@ -16,7 +16,7 @@ import attrs
 
 from upshift.model.spec import Failure, Gap, Hardware, Rank, TaskSpec
 from upshift.model.spec.hardware import CGROUP, SCHEDULER, SUPERVISOR
-from upshift.runtime import causes, cgroups, marks
+from upshift.runtime import causes, confine, marks
 from upshift.runtime.accelerators.files import device_root
 from upshift.runtime.confine import Confinement, Spawned, Starter, host_facts
 from upshift.runtime.launch.ranks import (
@@ -174,9 +174,9 @@ class NodeRuntime:
             return None
         if granted.cpu_count is None and granted.enforced_by("cpu") == SCHEDULER:
             cpus = len(os.sched_getaffinity(0))
-            granted = attrs.evolve(granted, cpu_count=min(cpus, cgroups.own_cpus() or cpus))
+            granted = attrs.evolve(granted, cpu_count=min(cpus, confine.own_cpus() or cpus))
         if granted.memory is None and granted.enforced_by("memory") == SCHEDULER:
-            granted = attrs.evolve(granted, memory=cgroups.own_limit())
+            granted = attrs.evolve(granted, memory=confine.own_limit())
         details: dict[str, Any] = dict(granted.details)
         if self._lent:
             details["cpus"] = list(self._lent)

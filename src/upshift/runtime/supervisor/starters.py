@@ -19,13 +19,13 @@ from typing import Any, NoReturn
 
 from upshift.model.spec import TaskSpec, decode, encode
 from upshift.runtime import proc
+from upshift.runtime.children import command_for_users
 from upshift.runtime.confine import Confinement, Spawned, become_subreaper, detach, enter, forking, host_facts
-from upshift.runtime.interpreter import command_for_users
 from upshift.runtime.loop import Loop
+from upshift.runtime.messages import own_streams
 from upshift.runtime.proc import Consumed, Strays
 from upshift.runtime.step import step
 from upshift.runtime.storage.store import Store, store_of
-from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.forkable import size_variables, unsafe_to_fork
 
 

@@ -40,17 +40,16 @@ from upshift.model.spec import (
     decode,
     to_json,
 )
-from upshift.runtime import forks, proc
+from upshift.runtime import children, proc
 from upshift.runtime.confine import Confinement, Spawned, become_subreaper, detach, enter, forking, host_facts
 from upshift.runtime.loop import Loop
-from upshift.runtime.messages import Outcome, Seen
+from upshift.runtime.messages import Outcome, Seen, own_streams
 from upshift.runtime.proc import Consumed, Strays
 from upshift.runtime.sockets import PACKET
 from upshift.runtime.step import step
 from upshift.runtime.storage import artifacts, serializers
 from upshift.runtime.storage.manifest import State
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor import forkable, starters
 from upshift.runtime.supervisor.forkable import Pools, unsafe_to_fork
 
@@ -160,7 +159,7 @@ class ZygotePool:
         Of what was opened for the attempts since, a further zygote and its steps must keep nothing alive.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        forks.private(ours)
+        children.private(ours)
         parent = os.getpid()
         self.pid = os.fork()  # this process has one thread
         if self.pid == 0:
@@ -312,7 +311,7 @@ class Zygote:
 
     def __init__(self, connection: socket.socket) -> None:
         become_subreaper()
-        self._connection = forks.private(connection)
+        self._connection = children.private(connection)
         self._live: set[int] = set()
         self._strays = Strays()
         self._stores: dict[str, Store] = {}

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Optional, TypeVar, Union
 import numpy as np
 import pytest
 
+from upshift.runtime.messages import tell
 from upshift.runtime.step.remarks import on_types
-from upshift.runtime.streams import tell
 
 T = TypeVar("T")
 Point = namedtuple("Point", "x y")

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from upshift.errors import ConfigError
-from upshift.runtime import forks
+from upshift.runtime import children
 
 _CONNECTING = 10.0
 _SILENCE = 60.0
@@ -50,7 +50,7 @@ class Connections:
         self._idle: dict[tuple[str, str], list[http.client.HTTPConnection]] = {}
         self._open: dict[http.client.HTTPConnection, socket.socket | None] = {}
         weakref.finalize(self, _close, self._open, self._idle)
-        self._in_fork = forks.private(_Inherited(weakref.ref(self)))
+        self._in_fork = children.private(_Inherited(weakref.ref(self)))
 
     def close(self) -> None:
         """Close all of them; the next request opens another one."""

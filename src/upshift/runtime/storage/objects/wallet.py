@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 import attrs
 
 from upshift.errors import StoreUnavailable
-from upshift.runtime import forks
+from upshift.runtime import children
 from upshift.runtime.storage.objects.connections import Connections
 
 _TRIES = 3
@@ -64,7 +64,7 @@ class Wallet(ABC, Generic[I]):
         self._providers = providers
         self._known: I | None = None
         self._lock = threading.Lock()
-        forks.private(self)
+        children.private(self)
 
     def close(self) -> None:
         """In a fork: nobody here holds the lock."""

@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, MetricValue, TaskSpec
-from upshift.runtime import causes, forks
+from upshift.runtime import causes, children
 from upshift.runtime.launch.ranks import processes
 from upshift.runtime.loop import Loop
+from upshift.runtime.messages import own_streams
 from upshift.runtime.storage import claims, home_folders
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.streams import own_streams
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
 from upshift.runtime.supervisor.serving.engine_connection import EngineConnection
 from upshift.runtime.supervisor.serving.server_files import ServerFiles, handle
@@ -136,7 +136,7 @@ class ForkServer:
 
     def __init__(self, listener: socket.socket, place: ServerFiles) -> None:
         self._place = place
-        self._listener = forks.private(listener)  # before anything is forked
+        self._listener = children.private(listener)  # before anything is forked
         self._lock = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._loop = Loop()
@@ -177,7 +177,7 @@ class ForkServer:
 
     def _accept(self) -> None:
         try:
-            connection = forks.private(self._listener.accept()[0])
+            connection = children.private(self._listener.accept()[0])
         except BlockingIOError:
             return
         self._engine_came = True

@@ -27,7 +27,7 @@ from typing import Any
 
 import upshift
 from upshift.model.configuration import home
-from upshift.runtime import cgroups, proc
+from upshift.runtime import confine, proc
 from upshift.runtime.storage import home_folders
 from upshift.runtime.supervisor.serving import single_task
 from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
@@ -50,7 +50,7 @@ def serve(elsewhere: Collection[str]) -> int:
     for folder in (home(), os.path.dirname(os.path.dirname(os.path.abspath(upshift.__file__)))):
         home_folders.use(str(folder))
     reception = _Reception()
-    memory, footprint = cgroups.own_group(), Footprint(elsewhere)
+    memory, footprint = confine.own_group(), Footprint(elsewhere)
     patience: float | None = None
     while (line := reception.order(patience)).strip():
         said = json.loads(line)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from upshift.model.spec import Failure, TaskSpec
 from upshift.model.spec.hardware import SUPERVISOR
+from upshift.runtime.children import command
 from upshift.runtime.confine import PR_SET_PDEATHSIG, prctl
-from upshift.runtime.interpreter import command
 from upshift.runtime.launch import seats
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop, Timer

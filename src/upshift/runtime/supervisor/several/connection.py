@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from upshift._version import __version__
 from upshift.errors import UpshiftError
-from upshift.runtime import forks
+from upshift.runtime import children
 from upshift.runtime.loop import Loop
 
 SAYS, LOG, SIGHT, MESSAGES = range(4)
@@ -168,7 +168,7 @@ class Connection:
         self.alive = True
         self.frames = Frames()
         self._loop = loop
-        self._socket = forks.private(connection)
+        self._socket = children.private(connection)
         self._take = take
         self._lost = lost
         self._backlog = bytearray()

@@ -27,7 +27,7 @@ from typing import Any
 
 from upshift.errors import BackendError, StoreError
 from upshift.model.spec import Device, Failure, TaskSpec, decode
-from upshift.runtime import causes, forks
+from upshift.runtime import causes, children
 from upshift.runtime.launch import network
 from upshift.runtime.launch.network import keep_port, unreachable
 from upshift.runtime.launch.seats import Seat
@@ -113,7 +113,7 @@ class Rendezvous:
         self._port: network.Port | None = None
         self._trial: socket.socket | None = None
         self._open = True
-        self._listener = forks.private(listen(seat))
+        self._listener = children.private(listen(seat))
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         loop.watch(self._listener.fileno(), self._accept)
@@ -220,7 +220,7 @@ class Rendezvous:
         assert launch is not None  # nothing else has several nodes
         try:
             self._port = keep_port(launch)
-            self._trial = forks.private(self._port.answer())
+            self._trial = children.private(self._port.answer())
         except BackendError as error:
             self._fail(error.in_short, error.fix)
             return
@@ -394,7 +394,7 @@ class Joining:
             family, kind, protocol, _, where = socket.getaddrinfo(
                 seat.main, seat.port, type=socket.SOCK_STREAM
             )[0]
-            self._socket = forks.private(socket.socket(family, kind, protocol))
+            self._socket = children.private(socket.socket(family, kind, protocol))
             if seat.address is not None:
                 self._socket.bind((seat.address, 0))
             self._socket.setblocking(False)
