@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from upshift.backends.kubernetes.diagnosis import JOBSETS, QUEUES, RULES
+from upshift.backends.kubernetes.api import JOBSETS, QUEUES, RULES
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "kubernetes.md"
 

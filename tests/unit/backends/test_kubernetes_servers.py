@@ -18,9 +18,8 @@ from upshift.backends import watcher
 from upshift.backends.base import Ask, Ended, Event, Job, Waiting
 from upshift.backends.kubernetes import watching
 from upshift.backends.kubernetes.access import read_access
-from upshift.backends.kubernetes.api import Api
+from upshift.backends.kubernetes.api import QUEUES, Api, findings_of_rights
 from upshift.backends.kubernetes.backend import KubernetesBackend
-from upshift.backends.kubernetes.diagnosis import QUEUES, findings_of_rights
 from upshift.errors import ConfigError, RequestRefused
 from upshift.model.configuration import Target
 from upshift.model.settings.kubernetes import KubernetesSettings

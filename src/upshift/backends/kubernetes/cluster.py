@@ -20,18 +20,20 @@ import attrs
 
 from upshift.backends.base import Ask, Finding, Job, Offer
 from upshift.backends.kubernetes import watching
-from upshift.backends.kubernetes.api import Api, Exists, Forbidden, Missing
-from upshift.backends.kubernetes.diagnosis import (
+from upshift.backends.kubernetes.api import (
     JOBSETS,
     QUEUES,
-    Reasons,
+    Api,
+    Exists,
+    Forbidden,
+    Missing,
     findings_of_account,
-    findings_of_queue,
     findings_of_rights,
 )
 from upshift.backends.kubernetes.manifest import MANAGED, Mount, Site, job_name, manifests, template_of
 from upshift.backends.kubernetes.nodes import Node, findings, offer, read_nodes
 from upshift.backends.kubernetes.states import Known, element_of, state_of, words_of
+from upshift.backends.kubernetes.watching import Reasons, findings_of_queue
 from upshift.backends.scheduler import Full, Launch, NotNow, State
 from upshift.errors import BackendError, RequestRefused, UpshiftError
 from upshift.model.spec import Hardware
