@@ -20,7 +20,7 @@ from contract.contract_kit import Ground
 from nvml import FakeNvml, Gpu
 from project import Project
 from upshift.backends.base import Ask, Ended, Waiting
-from upshift.backends.docker.device_broker import LentDevices
+from upshift.backends.docker.launching import LentDevices
 from upshift.model.settings.resources import ResourceSettings
 from upshift.runtime.accelerators import locks
 

@@ -45,9 +45,8 @@ from upshift.model.spec.codec import encode, to_json
 from upshift.model.spec.hardware import Shortfall
 from upshift.model.spec.task import Code, Failure, TaskId
 from upshift.report import ImageChange, Progress, TaskChange
-from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.catalog import Catalog
-from upshift.runs.catalog.rebuild import record_ending
+from upshift.runs.catalog.rebuild import Backlog, record_ending
 from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runtime.storage.store import Store
 from upshift.runtime.usercode import SOURCES

@@ -43,9 +43,9 @@ from upshift.model.settings.sizes import parse_size
 from upshift.model.spec.task import Code, Failure, TaskId
 from upshift.report import Progress
 from upshift.report.human import count, on_rank, worth_a_look
-from upshift.runs.catalog.backlog import Backlog
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import forget_removed, open_catalog
+from upshift.runs.catalog.rebuild import Backlog
 from upshift.runs.catalog.rows import Detached, RunRow, awaits_engine
 from upshift.runs.history.records import growth_of
 from upshift.runs.history.runs import Run

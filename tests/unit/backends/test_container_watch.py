@@ -15,8 +15,7 @@ import pytest
 
 from upshift.backends.base import Ended, Event, Logged, LogGrew
 from upshift.backends.docker.container import OwnFolder
-from upshift.backends.docker.device_broker import DeviceBroker
-from upshift.backends.docker.launching import KILLED, ContainerLaunch, Pool
+from upshift.backends.docker.launching import KILLED, ContainerLaunch, DeviceBroker, Pool
 from upshift.backends.docker.watch import TAKEN, TRIES, ContainerWatch
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine

@@ -17,10 +17,10 @@ from upshift.engine import gc
 from upshift.errors import StoreError
 from upshift.model.configuration import load_configuration
 from upshift.model.graph import FromStep, Graph, Node
-from upshift.runs.catalog import backlog, postgres
-from upshift.runs.catalog.backlog import Backlog
+from upshift.runs.catalog import postgres, rebuild
 from upshift.runs.catalog.catalog import notes_of_lacking
 from upshift.runs.catalog.opening import open_catalog
+from upshift.runs.catalog.rebuild import Backlog
 from upshift.runs.history.as_json import run_as_json
 from upshift.runs.history.runs import Run
 
@@ -28,8 +28,8 @@ from upshift.runs.history.runs import Run
 @pytest.fixture
 def other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
     """Another process's connection to the catalog, which it is writing to."""
-    monkeypatch.setattr(backlog, "PATIENCE", 0.05)
-    monkeypatch.setattr(backlog, "FINALLY", 0.05)
+    monkeypatch.setattr(rebuild, "PATIENCE", 0.05)
+    monkeypatch.setattr(rebuild, "FINALLY", 0.05)
     bench.catalog.count()  # makes it
     with contextlib.closing(
         sqlite3.connect(bench.catalog.place, isolation_level=None, check_same_thread=False)

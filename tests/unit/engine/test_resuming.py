@@ -20,8 +20,7 @@ from upshift.engine.schedule import SystemClock
 from upshift.errors import NotFound, RunCancelled, RunFailed, RunOwned
 from upshift.model.configuration import Target
 from upshift.model.graph import FromStep, Graph, Node
-from upshift.runs.catalog.backlog import Backlog
-from upshift.runs.catalog.rebuild import rebuild
+from upshift.runs.catalog.rebuild import Backlog, rebuild
 from upshift.runs.lease import Lease
 
 

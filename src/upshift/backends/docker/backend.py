@@ -42,11 +42,12 @@ from upshift.backends.docker.container import (
     sweep,
     sweeping,
 )
-from upshift.backends.docker.device_broker import DeviceBroker, LentDevices
 from upshift.backends.docker.launching import (
     PATIENCE,
     ContainerLaunch,
+    DeviceBroker,
     Key,
+    LentDevices,
     Pool,
     exit_code,
     key_of,

@@ -8,7 +8,8 @@
 
 A Job is looked at where its pods cannot say how it is: it has none (a quota, Kueue, a service account that is
 not there; or somebody has deleted it), or one of them is being taken down. Why a job waits is asked now and
-then, where its own conditions do not say it: of its events, and of Kueue, which admits all pods of a job at once.
+then, where its own conditions do not say it: of its events, and of Kueue, which admits all pods of a job
+at once.
 """
 
 from __future__ import annotations
