@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 from upshift.backends.scheduler import Launch
 from upshift.backends.slurm.backend import SlurmBackend
-from upshift.backends.slurm.cluster import environment
-from upshift.backends.slurm.login import Login
-from upshift.backends.slurm.script import KINDS, Containers, script_of
+from upshift.backends.slurm.cluster import Login
+from upshift.backends.slurm.script import KINDS, Containers, environment, script_of
 from upshift.backends.slurm.site import findings, offer, read_site
 from upshift.cli.commands import upshift
 from upshift.errors import ConfigError, RequestRefused, SettingsError

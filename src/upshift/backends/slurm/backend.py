@@ -16,8 +16,7 @@ from upshift.backends.cluster import ClusterBackend
 from upshift.backends.engines import Engines
 from upshift.backends.registry import choice_option, options_of
 from upshift.backends.scheduler import Reach
-from upshift.backends.slurm.cluster import PATIENCE, Slurm
-from upshift.backends.slurm.login import login_of
+from upshift.backends.slurm.cluster import PATIENCE, Login, Slurm
 from upshift.backends.slurm.script import KINDS, Containers
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target, home
@@ -43,7 +42,7 @@ class SlurmBackend(ClusterBackend):
 
     def __init__(self, target: Target, *, store: str, sink: Sink) -> None:
         kind = choice_option(target, "containers", KINDS)
-        login = login_of(target, store)
+        login = _login_of(target, store)
         if kind is None and login is None:
             kind = _found_containers()
         options = options_of(
@@ -105,6 +104,32 @@ class SlurmBackend(ClusterBackend):
             return super().images()
         where = f", images in {self._registry}" if self._registry else ", images that are there already"
         return Finding(name="images", text=f"by {self._slurm.containers.kind}{where}")
+
+
+def _login_of(target: Target, store: str) -> Login | None:
+    """The login node that a target names.
+
+    Raises
+    ------
+    ConfigError
+        That makes no sense, or nodes would not see the store.
+    """
+    address = target.options.get("ssh")
+    if address is None:
+        return None
+    owner = f"target {target.name!r}"
+    if not isinstance(address, str) or not re.fullmatch(r"[^\s-]\S*", address):
+        raise ConfigError(
+            f"{owner}: ssh = {address!r} is invalid",
+            fix='Write ssh = "ann@login.example.org", or a Host of ~/.ssh/config.',
+        )
+    if "://" in store:
+        raise ConfigError(
+            f"{owner}: its store is {store}, and its jobs are submitted through ssh",
+            why="What a job prints before it works goes to a folder that this machine sees, too.",
+            fix='Name a folder that both see: store = "/shared/upshift".',
+        )
+    return Login(address)
 
 
 def _found_containers() -> str | None:

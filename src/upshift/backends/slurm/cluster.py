@@ -3,6 +3,10 @@
 ``squeue --states=all`` and ``scontrol`` know a job for MinJobAge after its end (slurm.conf(5); 300 s unless a
 site says otherwise), and are asked every few seconds. ``sacct`` lags, and may be off: it is asked only for
 what they do not know, and believed only about jobs that it knows to have ended.
+
+Where a target names a login node, its commands run there, through ``ssh``. Connections are shared
+(ssh_config(5), ControlMaster), so that a command costs one round trip. Variables go in on standard input,
+before a script: not on a command line, which others see, and without asking the server to accept them.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -20,9 +26,8 @@ import attrs
 
 from upshift.backends.base import Ask, Finding, Offer
 from upshift.backends.scheduler import Full, Launch, NotNow, State
-from upshift.backends.slurm.login import FAILED, Login
-from upshift.backends.slurm.script import Containers, ranges, script_of
-from upshift.backends.slurm.site import Site, chosen, findings, offer, read_site
+from upshift.backends.slurm.script import Containers, environment, ranges, script_of
+from upshift.backends.slurm.site import Site, chosen, findings, offer, read_site, state_of
 from upshift.errors import BackendError, RequestRefused
 from upshift.model.configuration import home
 from upshift.model.settings.slurm import minutes_of
@@ -49,26 +54,6 @@ WEEK = 7 * 24 * 60
 """Minutes."""
 SHARE = 20.0
 """Seconds for which an element of an array may begin further tasks, at most."""
-PENDING = frozenset(
-    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
-)
-RUNNING = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"})
-CAUSES = {
-    "BOOT_FAIL": ("infrastructure", "its node did not boot"),
-    "CANCELLED": ("cancelled", "somebody cancelled the job"),
-    "DEADLINE": ("timeout", "the job reached its deadline"),
-    "NODE_FAIL": ("infrastructure", "its node failed"),
-    "OUT_OF_MEMORY": ("out-of-memory", "the job went beyond its memory"),
-    "PREEMPTED": ("preempted", "the job made room for another one"),
-    "REVOKED": ("infrastructure", "another cluster runs the job"),
-    "TIMEOUT": ("timeout", "the job reached its time limit"),
-}
-"""What the states mean by which a job ends otherwise than by itself: squeue(1), "JOB STATE CODES"."""
-HOPELESS = re.compile(
-    r"AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|PartitionNodeLimit"
-    r"|PartitionTimeLimit|QOSNotAllowed|ReservationDeleted|(Assoc|QOS)(Max|Min)\w*(PerJob|PerNode)\w*"
-)
-"""Reasons of waiting that do not go away by themselves: squeue(1), "JOB REASON CODES"."""
 FULL = re.compile(
     r"(?i)(QOS|Assoc)\w*MaxSubmitJob\w*|temporarily unable to accept job|job queue full|job submit limit"
 )
@@ -88,12 +73,24 @@ NOISE = re.compile(
     r"srun: (?!error: )|srun: error: \S+: tasks? \S+ (Killed|Terminated)|slurmstepd\S*: error: \*\*\*"
 )
 """What srun and its daemons print as they end the tasks of others because one has ended."""
+_SSH_FAILED = 255
+"""What ``ssh`` ends with where it is ssh that failed: ssh(1), "EXIT STATUS"."""
+_CONNECT = 15
+"""Seconds for a connection."""
+_KEPT = 120
+"""Seconds that a connection is kept for the next command."""
+_END_OF_VARIABLES = "#"
+_READ_VARIABLES = (
+    f'while IFS= read -r line && [ "$line" != "{_END_OF_VARIABLES}" ]; do eval "$line"; done; exec '
+)
+_REFUSED = re.compile(
+    r"(?i)permission denied|host key verification failed|remote host identification has changed"
+    r"|could not resolve hostname|bad configuration option|too many authentication failures|no such identity"
+)
+"""What ssh says where it would say the same again."""
 _NO_COMMAND = 127
 """What a shell ends with that does not find a command."""
 _ELEMENT = re.compile(r"\d+_\d+")
-_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-_HERE = frozenset({"TMPDIR", "DISPLAY", "XAUTHORITY", "HOSTNAME", "DBUS_SESSION_BUS_ADDRESS", *_DEVICES})
-"""Variables that mean something on this machine only."""
 
 
 @attrs.define(eq=False)
@@ -273,7 +270,7 @@ class Slurm:
             raise NotNow(f"{self.title} does not answer: {error.in_short}") from None
         rows = (line.split("|", 4) for line in said.splitlines())
         return [
-            (row[0], row[1], _state(row[0], *row[2:]))
+            (row[0], row[1], state_of(row[0], *row[2:]))
             for row in rows
             if len(row) == 5 and re.match(r"\d+(_|$)", row[0])
         ]
@@ -292,7 +289,7 @@ class Slurm:
             self._accounting = "disabled" not in answer.stderr  # "Slurm accounting storage is disabled"
             return []
         rows = [line.split("|", 4) for line in answer.stdout.splitlines()]
-        found = [(row[0], row[1], _state(row[0], *row[2:])) for row in rows if len(row) == 5]
+        found = [(row[0], row[1], state_of(row[0], *row[2:])) for row in rows if len(row) == 5]
         # What has only begun there may have ended since: that comes late.
         return [one for one in found if one[2].phase == "ended"]
 
@@ -363,7 +360,7 @@ class Slurm:
             )
             if login is None:
                 return answer
-            if answer.returncode == FAILED:
+            if answer.returncode == _SSH_FAILED:
                 said = " ".join(_complaints(answer.stderr)) or "the connection was lost."
                 raise login.refusal(said) or NotNow(f"ssh {login.address} does not answer: {said}")
             if answer.returncode == _NO_COMMAND and known[0] in answer.stderr:
@@ -386,45 +383,6 @@ class Slurm:
             raise NotNow(f"Slurm does not answer: {command[0]} took more than {patience:g} s") from None
 
 
-def _state(id: str, name: str, nodes: str, reason: str) -> State:
-    """A job's state, in the words of ``squeue``."""
-    nodes = "" if nodes == "None assigned" else nodes  # as sacct says it
-    name, node = name.split()[0].rstrip("+"), nodes or None
-    if name in PENDING:
-        waits = None if reason in ("None", "") else reason
-        return State(phase="pending", why=waits, hopeless=bool(HOPELESS.search(reason)))
-    if name in RUNNING:
-        return State(phase="running", node=node)
-    if name == "COMPLETED":
-        return State(phase="ended", node=node)
-    cause, words = CAUSES.get(name, ("infrastructure", "the job failed"))
-    if re.search(r"[\[,]", nodes):  # squeue does not say which
-        words = words.replace("its node", "one of its nodes")
-    at = f" on {nodes}" if nodes else ""
-    return State(
-        phase="ended",
-        reason=cause,
-        message=f"{words}{at}: Slurm says {name} of job {id}",
-        vague=name not in CAUSES,
-        node=node,
-    )
-
-
-def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a job gets of this process's environment, as from ``sbatch`` itself: ``--export=ALL``.
-
-    Not what belongs to a job in which this runs itself, whose own would be overridden by it, nor what
-    means something on this machine only.
-    """
-    conf = {"SLURM_CONF"} & environ.keys()
-    return {
-        name: value
-        for name, value in environ.items()
-        if name in conf
-        or (not re.match(r"(SLURMD?|SBATCH|SRUN|SCANCEL|SQUEUE|PMIX?|XDG)_", name) and name not in _HERE)
-    }
-
-
 def _complaints(text: str) -> Iterator[str]:
     """What is said of the matter in what a command of Slurm's writes to its standard error."""
     for line in text.splitlines():
@@ -434,3 +392,56 @@ def _complaints(text: str) -> Iterator[str]:
         said = said.removeprefix("error: ").removeprefix("Batch job submission failed: ").strip()
         if said:
             yield said if said.endswith((".", ":")) else f"{said}."
+
+
+@attrs.frozen
+class Login:
+    """A login node that is reached through ``ssh``."""
+
+    address: str  # as ssh takes it: "ann@login.example.org", or a Host of ~/.ssh/config
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """What runs a command there, which finds what a login shell finds."""
+        options = {
+            "BatchMode": "yes",
+            "ConnectTimeout": _CONNECT,
+            "ServerAliveInterval": _CONNECT,
+            "ControlMaster": "auto",
+            "ControlPersist": _KEPT,
+            "ControlPath": f"{_connections()}/%C",
+        }
+        said = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        inside = shlex.join(["sh", "-lc", _READ_VARIABLES + shlex.join(command)])
+        return ["ssh", "-T", *said, "--", self.address, inside]
+
+    def input(self, more: Mapping[str, str], script: str | None) -> str:
+        """Its standard input."""
+        for name, value in more.items():
+            if "\n" in value:
+                raise BackendError(f"the value of {name} has several lines, which do not go through ssh")
+        lines = [f"export {name}={shlex.quote(value)}\n" for name, value in more.items()]
+        return "".join([*lines, f"{_END_OF_VARIABLES}\n", script or ""])
+
+    def refusal(self, said: str) -> BackendError | None:
+        """The error for what ssh says; None: it may be different in a second."""
+        if not _REFUSED.search(said):
+            return None
+        asks = "Permission denied" in said
+        return BackendError(
+            f"ssh {self.address} does not let Upshift in" if asks else f"ssh {self.address} fails",
+            why=said,
+            fix="Nobody answers a question for a password or a new host here: set up a key (ssh-copy-id) or "
+            f"an agent, and see that this works: ssh -o BatchMode=yes {self.address} sinfo",
+        )
+
+
+def _connections() -> str:
+    """A folder of this user's for the sockets of connections, whose paths are short (unix(7): 108 bytes)."""
+    folder = os.path.join(tempfile.gettempdir(), f"upshift-ssh-{os.getuid()}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    found = os.lstat(folder)
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or not os.path.isdir(folder):
+        raise BackendError(
+            f"{folder} is not a folder of your own, which nobody else may enter", fix="Remove it."
+        )
+    return folder

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -24,6 +25,11 @@ ROOM = 300
 
 LEAVING = 60
 """Seconds that the supervisors of an attempt are given to end once one of them has."""
+
+
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_HERE = frozenset({"TMPDIR", "DISPLAY", "XAUTHORITY", "HOSTNAME", "DBUS_SESSION_BUS_ADDRESS", *_DEVICES})
+"""Variables that mean something on this machine only."""
 
 
 def script_of(launch: Launch, containers: Containers | None = None) -> str:
@@ -211,3 +217,18 @@ class Containers:
             yield f"--shm-size={granted.memory // 2}b"
         if granted.cpu_count is not None:
             yield f"--cpus={granted.cpu_count:g}"
+
+
+def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a job gets of this process's environment, as from ``sbatch`` itself: ``--export=ALL``.
+
+    Not what belongs to a job in which this runs itself, whose own would be overridden by it, nor what
+    means something on this machine only.
+    """
+    conf = {"SLURM_CONF"} & environ.keys()
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in conf
+        or (not re.match(r"(SLURMD?|SBATCH|SRUN|SCANCEL|SQUEUE|PMIX?|XDG)_", name) and name not in _HERE)
+    }

@@ -1,4 +1,4 @@
-"""A cluster as ``scontrol`` describes it, and what a request gets there."""
+"""A cluster and its jobs as ``scontrol`` and ``squeue`` describe them, and what a request gets there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Finding, Offer
+from upshift.backends.scheduler import State
 from upshift.backends.shapes import Fit, counted, devices_finding, largest
 from upshift.errors import RequestRefused, suggestion
 from upshift.model.settings.kinds import kind_of_model
@@ -18,6 +19,26 @@ from upshift.model.settings.slurm import minutes_of
 from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device, Hardware
 
 MIB = 1 << 20
+_PENDING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+)
+_RUNNING = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"})
+_CAUSES = {
+    "BOOT_FAIL": ("infrastructure", "its node did not boot"),
+    "CANCELLED": ("cancelled", "somebody cancelled the job"),
+    "DEADLINE": ("timeout", "the job reached its deadline"),
+    "NODE_FAIL": ("infrastructure", "its node failed"),
+    "OUT_OF_MEMORY": ("out-of-memory", "the job went beyond its memory"),
+    "PREEMPTED": ("preempted", "the job made room for another one"),
+    "REVOKED": ("infrastructure", "another cluster runs the job"),
+    "TIMEOUT": ("timeout", "the job reached its time limit"),
+}
+"""What the states mean by which a job ends otherwise than by itself: squeue(1), "JOB STATE CODES"."""
+_HOPELESS = re.compile(
+    r"AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|PartitionNodeLimit"
+    r"|PartitionTimeLimit|QOSNotAllowed|ReservationDeleted|(Assoc|QOS)(Max|Min)\w*(PerJob|PerNode)\w*"
+)
+"""Reasons of waiting that do not go away by themselves: squeue(1), "JOB REASON CODES"."""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,6 +94,30 @@ def read_site(nodes: str, partitions: str) -> Site:
     return Site(
         nodes=tuple(map(_node, _records(nodes, "NodeName"))),
         partitions=tuple(map(_partition, _records(partitions, "PartitionName"))),
+    )
+
+
+def state_of(id: str, name: str, nodes: str, reason: str) -> State:
+    """A job's state, in the words of ``squeue``."""
+    nodes = "" if nodes == "None assigned" else nodes  # as sacct says it
+    name, node = name.split()[0].rstrip("+"), nodes or None
+    if name in _PENDING:
+        waits = None if reason in ("None", "") else reason
+        return State(phase="pending", why=waits, hopeless=bool(_HOPELESS.search(reason)))
+    if name in _RUNNING:
+        return State(phase="running", node=node)
+    if name == "COMPLETED":
+        return State(phase="ended", node=node)
+    cause, words = _CAUSES.get(name, ("infrastructure", "the job failed"))
+    if re.search(r"[\[,]", nodes):  # squeue does not say which
+        words = words.replace("its node", "one of its nodes")
+    at = f" on {nodes}" if nodes else ""
+    return State(
+        phase="ended",
+        reason=cause,
+        message=f"{words}{at}: Slurm says {name} of job {id}",
+        vague=name not in _CAUSES,
+        node=node,
     )
 
 
