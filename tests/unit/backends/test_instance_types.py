@@ -13,7 +13,7 @@ from typing import Any
 import moto
 import pytest
 
-from upshift.backends.batch.instances import TABLE, table, types_of
+from upshift.backends.batch.api import TABLE, table, types_of
 from upshift.model.settings.kinds import kind_named, members
 
 RECORDED = Path(moto.__file__).parent / "ec2" / "resources" / "instance_types.json.gz"

@@ -278,7 +278,7 @@ class AwsBatch:
         why = None
         if queue is not None and job["status"] == "RUNNABLE":
             why = self._why(job["jobId"], queue)
-        return state_of(job, queue, why)
+        return state_of(job, interruptible=queue is not None and queue.interruptible, why=why)
 
     def _why(self, id: str, queue: Queue) -> str:
         """What a job waits for that is RUNNABLE, and whose own statusReason says nothing."""

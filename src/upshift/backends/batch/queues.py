@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from upshift.backends.base import Ask, Finding, Offer
-from upshift.backends.batch.instances import MIB, REGISTERED, InstanceType, size, table, types_of
+from upshift.backends.batch.api import MIB, REGISTERED, InstanceType, size, table, types_of
 from upshift.errors import RequestRefused
 from upshift.model.settings.accelerator import Wanted
 from upshift.model.settings.resources import ResourceSettings
