@@ -52,8 +52,7 @@ from upshift.model.settings.secrets import at_node
 from upshift.model.spec import Hardware, TaskSpec
 from upshift.runtime.launch import seats
 from upshift.runtime.storage.replica import blob_key
-from upshift.runtime.supervisor.serving.protocol import ORDER
-from upshift.runtime.supervisor.serving.sealed_order import ORDER_FILE, sealed
+from upshift.runtime.supervisor.serving.protocol import ORDER, ORDER_FILE, sealed
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination

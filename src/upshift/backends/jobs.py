@@ -28,7 +28,7 @@ from upshift.model.spec import TaskSpec
 from upshift.runtime.storage.objects import side_by_side
 from upshift.runtime.storage.records import ARRAY, ArrayList, attempt_path, pack_array, unpack_array
 from upshift.runtime.storage.store import Store, open_direct, store_of
-from upshift.runtime.supervisor.serving.sealed_order import leave
+from upshift.runtime.supervisor.serving.protocol import leave
 
 if TYPE_CHECKING:
     from upshift.runs.publishing import Uploads

@@ -30,8 +30,8 @@ from upshift.runtime.accelerators.matching import listing
 from upshift.runtime.accelerators.vendor import MAKERS, Inventory
 from upshift.runtime.accelerators.vendors import present
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.devices import occupants
 from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
+from upshift.runtime.supervisor.devices.pool import name_of, process_of
 
 _DEVICES, _FRAMEWORKS = "devices", "frameworks"
 # PCI vendor ids, and the classes of what computes: display, 3D, processing accelerator. Source: pci.ids.
@@ -238,11 +238,11 @@ def _users(snapshot: Snapshot) -> Iterator[Check]:
         reading = readings.get(device.uuid or "")
         if reading is None:
             continue
-        name = occupants.name(device)
+        name = name_of(device)
         if reading.problem:
             yield _check(name, f"does not work: {reading.problem}", status="problem")
         elif reading.processes:
-            users = [occupants.process(pid, size) for pid, size in sorted(reading.processes.items())]
+            users = [process_of(pid, size) for pid, size in sorted(reading.processes.items())]
             yield _check(name, f"in use by {words.listed(users)}", status="warning")
 
 

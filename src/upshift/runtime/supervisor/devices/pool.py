@@ -1,24 +1,33 @@
-"""The accelerators of this machine as one supervisor sees them: which are free, who has the others."""
+"""The accelerators of this machine as one supervisor sees them: which are free, who has the others.
+
+A lock decides who has a device, and names a process. A note in ``UPSHIFT_HOME`` says which task of which
+run that process has taken it for. It counts only as long as the lock is that process's, so nobody has to
+remove it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.model.spec.hardware import Device
-from upshift.model.spec.task import TaskSpec
+from upshift.model.configuration import home, make_folder
+from upshift.model.settings.sizes import format_size
+from upshift.model.spec.hardware import Device, Model
+from upshift.model.spec.task import TaskId, TaskSpec
 from upshift.runtime import marks, proc
 from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.locks import Hold, key
 from upshift.runtime.accelerators.matching import Lack, Links, Match, choose, match
-from upshift.runtime.accelerators.vendor import Inventory
+from upshift.runtime.accelerators.vendor import Inventory, Reading
 from upshift.runtime.accelerators.vendors import environment
-from upshift.runtime.supervisor.devices import occupants
+from upshift.runtime.storage.files import replacing
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
@@ -156,7 +165,7 @@ class DevicePool:
     ) -> Grant:
         names = set(map(key, hold.devices))
         self._mine |= dict.fromkeys(names, str(spec.task))
-        occupants.note(names, spec.task)
+        note(names, spec.task)
         return Grant(
             devices=hold.devices,
             environment={
@@ -166,7 +175,7 @@ class DevicePool:
             },
             remarks=[
                 *([] if lack is None else [str(lack)]),
-                *occupants.sentences(
+                *_sentences(
                     (d, words + ("; this step works beside it" if key(d) in names else ", and avoided"))
                     for d, words in trouble
                 ),
@@ -210,7 +219,7 @@ class DevicePool:
             reason = "the driver has not answered yet"
         else:
             devices = [device for inventory in inventories for device in inventory.devices]
-            reasons = occupants.sentences((d, words) for d in devices if (words := self._taken(d)))
+            reasons = _sentences((d, words) for d in devices if (words := self._taken(d)))
             reason = "; ".join(reasons[:4]) + ("; …" if len(reasons) > 4 else "")
         return f"waits for {wanted}: {reason or 'what is free is not enough'}"
 
@@ -221,9 +230,9 @@ class DevicePool:
         if not locks.free(device):
             left = locks.end_orphans(device)
             taker = locks.holder(device)
-            return occupants.held(taker, left, occupants.noted(key(device), taker))
+            return held_by(taker, left, noted(key(device), taker))
         littered = self._littered.get(key(device))
-        return occupants.held(None, littered) if littered else self._trouble(device)
+        return held_by(None, littered) if littered else self._trouble(device)
 
     def _trouble(self, device: Device) -> str | None:
         """Why a device that nobody holds had better not be handed out."""
@@ -232,7 +241,7 @@ class DevicePool:
             return None
         vendors = (s for s in self._accelerators.latest if s.inventory.vendor == device.vendor)
         old = max((snapshot.at for snapshot in vendors), default=0.0) < self._returned.get(key(device), 0.0)
-        return occupants.foreign(device, reading, ours=self._ours, old=old)
+        return _foreign(device, reading, ours=self._ours, old=old)
 
     def _in_use(self, device: Device) -> bool:
         """Whether any program works with it, and be it one of ours that did not ask for a device."""
@@ -263,7 +272,7 @@ class DevicePool:
         return attrs.evolve(
             inventory,
             devices=tuple(device for device in inventory.devices if device not in [d for d, _ in lost]),
-            problems=(*inventory.problems, *occupants.sentences(lost)),
+            problems=(*inventory.problems, *_sentences(lost)),
         )
 
 
@@ -278,3 +287,106 @@ def _is_less(found: Match, spec: TaskSpec) -> bool:
     promised = spec.granted.gpus or () if spec.granted is not None else ()
     missing = Counter(device.sort for device in promised) - Counter(device.sort for device in found.sets[0])
     return found.lack is not None and bool(missing)
+
+
+MUCH = 0.5
+"""Share of a device's memory that counts as use though no process is seen. Drivers and desktops take some."""
+_SERVERS = ("nvidia-cuda-mps",)
+"""Processes that have a device open on behalf of others, which are listed themselves."""
+
+
+def _foreign(device: Device, reading: Reading, *, ours: Callable[[], set[int]], old: bool) -> str | None:
+    """Say which programs outside Upshift work with a device that no step holds; None: none do.
+
+    What cannot be seen: a program in another container that has not taken much memory yet.
+    """
+    if reading.problem is not None:
+        return f"is out of order: {reading.problem}"
+    # A process that has ended since the reading is no trouble.
+    alive = {pid: size for pid, size in reading.processes.items() if os.path.exists(f"/proc/{pid}")}
+    for pid in sorted(alive.keys() - (ours() if alive else set())):
+        if _comm(pid) not in _SERVERS:
+            return f"is in use by {process_of(pid, alive[pid])}"
+    if not alive and not old and device.memory and (reading.memory or 0) > MUCH * device.memory:
+        amount = f"{format_size(reading.memory or 0)} of {format_size(device.memory)}"
+        return f"is in use by programs that cannot be seen from here ({amount})"
+    return None
+
+
+def held_by(taker: int | None, left: Sequence[int], task: str | None = None) -> str:
+    """Say who has locked a device."""
+    if left:
+        return f"is being freed from {process_of(left[0])}, which a step has left there"
+    if task is not None:
+        return f"is held by {task}"
+    by = "another run" if taker is None else f"another run ({process_of(taker)})"
+    return f"is held by {by}"
+
+
+def _sentences(said: Iterable[tuple[Device, str]]) -> list[str]:
+    """``GPU 0 and GPU 1 (NVIDIA L4) are held by …``: what is the same of several devices is said once."""
+    groups: dict[tuple[Model, str], list[str]] = {}
+    for device, words in said:
+        groups.setdefault((device.sort, words), []).append(_number(device))
+    found = []
+    for ((_, model, _), words), numbers in groups.items():
+        names = " and ".join(filter(None, (", ".join(numbers[:-1]), numbers[-1]))) + (
+            f" ({model})" if model else ""
+        )
+        found.append(f"{names} {words if len(numbers) == 1 else words.replace('is', 'are', 1)}")
+    return found
+
+
+def name_of(device: Device) -> str:
+    """``GPU 0 (NVIDIA L4)``."""
+    model = device.sort[1]
+    return _number(device) + (f" ({model})" if model else "")
+
+
+def _number(device: Device) -> str:
+    what = "GPU" if device.vendor in (None, "nvidia", "amd", "intel") else "device"
+    slice_of = f"slice {device.partition} of " if device.partition else ""
+    return f"{slice_of}{what} {device.uuid if device.index is None else device.index}"
+
+
+def process_of(pid: int, memory: int | None = None) -> str:
+    """``process 4242 (python, anna, 3.1 GB)``."""
+    known = [_comm(pid), _user(pid), format_size(memory) if memory else None]
+    words = ", ".join(filter(None, known))
+    return f"process {pid}" + (f" ({words})" if words else "")
+
+
+def _comm(pid: int) -> str | None:
+    text = proc.read(f"/proc/{pid}/comm")
+    return text.strip() if text else None
+
+
+def _user(pid: int) -> str | None:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.stat(f"/proc/{pid}").st_uid).pw_name
+    except (OSError, KeyError):
+        return None
+
+
+def note(names: Iterable[str], task: TaskId) -> None:
+    """This process has taken devices, by the names of their locks, for a task."""
+    with contextlib.suppress(OSError):  # then nobody is told more than the lock says
+        make_folder(_folder())
+        for name in names:
+            with replacing(_folder() / name) as draft:
+                draft.write_text(f"{os.getpid()} {task.run} {task}", "utf-8")
+
+
+def noted(name: str, taker: int | None) -> str | None:
+    """``train of run 20261121-164606-8yvk``, if that is for whom a process has a device; None: not known."""
+    try:
+        pid, run, task = (_folder() / name).read_text("utf-8").split(" ", 2)
+    except (OSError, ValueError):
+        return None
+    return f"{task} of run {run}" if pid == str(taker) else None
+
+
+def _folder() -> Path:
+    return home() / "devices"

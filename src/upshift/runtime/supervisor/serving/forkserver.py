@@ -20,16 +20,21 @@ The socket takes packets of JSON: ``run``, ``cancel``, ``preload``, ``query``; i
 
 from __future__ import annotations
 
+import collections
 import enum
 import fcntl
 import gc
+import json
 import os
 import signal
 import socket
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from os import _exit
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import attrs
 
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, MetricValue, TaskSpec
@@ -37,10 +42,10 @@ from upshift.runtime import causes, children
 from upshift.runtime.launch.ranks import processes
 from upshift.runtime.loop import Loop
 from upshift.runtime.messages import own_streams
+from upshift.runtime.sockets import PACKET
 from upshift.runtime.storage import claims, home_folders
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
-from upshift.runtime.supervisor.serving.engine_connection import EngineConnection
 from upshift.runtime.supervisor.serving.server_files import ServerFiles, handle
 from upshift.runtime.supervisor.starters import FreshStarter
 from upshift.runtime.supervisor.supervisor import Supervisor
@@ -95,6 +100,75 @@ def _settle(place: ServerFiles) -> None:
     own_streams()
 
 
+class _EngineConnection:
+    """A connected engine: packets out, without ever waiting for it.
+
+    What cannot be sent at once, because the other end does not read (it is stopped, or busy), is
+    kept and sent when it does; of the notices that a log has grown only what is sent counts, since
+    a later one says the same.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        connection: socket.socket,
+        receive: Callable[[_EngineConnection, dict[str, Any]], None],
+        gone: Callable[[_EngineConnection], None],
+    ) -> None:
+        self._loop, self._connection = loop, connection
+        self._receive, self._gone = receive, gone
+        self._backlog: collections.deque[bytes] = collections.deque()
+        self._writable: int | None = None
+        connection.setblocking(False)
+        loop.watch(connection.fileno(), self._read)
+
+    def send(self, message: Mapping[str, Any], *, droppable: bool = False) -> None:
+        """Send a message, now or when the other end reads again."""
+        if self._connection.fileno() < 0 or (droppable and self._backlog):
+            return
+        self._backlog.append(json.dumps(message).encode())
+        self._write()
+
+    def _write(self) -> None:
+        while self._backlog:
+            try:
+                self._connection.send(self._backlog[0])
+            except BlockingIOError:
+                if self._writable is None:  # one descriptor is watched for one thing only
+                    self._writable = os.dup(self._connection.fileno())
+                    self._loop.watch_writable(self._writable, self._write)
+                return
+            except OSError:
+                self._close()
+                return
+            self._backlog.popleft()
+        self._stop_writing()
+
+    def _read(self) -> None:
+        try:
+            packet = self._connection.recv(PACKET)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if packet:
+            self._receive(self, json.loads(packet))
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        if self._connection.fileno() >= 0:
+            self._backlog.clear()
+            self._stop_writing()
+            self._loop.forget(self._connection.detach())
+            self._gone(self)
+
+    def _stop_writing(self) -> None:
+        if self._writable is not None:
+            self._loop.forget(self._writable)
+            self._writable = None
+
+
 class _Wants(enum.Enum):
     """What a task waits for that does not run yet, in the order in which it gets that."""
 
@@ -104,22 +178,20 @@ class _Wants(enum.Enum):
     PROCESS = enum.auto()
 
 
+@attrs.define(eq=False)
 class _Task:
     """A task that an engine has asked for and that does not run yet, with what it has so far."""
 
-    def __init__(
-        self, name: str, spec: TaskSpec, store: Store, secrets: Mapping[str, str], wait: float, share: bool
-    ) -> None:
-        self.name = name
-        self.spec = spec
-        self.store = store
-        self.secrets = secrets
-        self.wait = wait
-        self.share = share
-        self.wants = _Wants.PORT
-        self.grant: Grant | None = None
-        self.local_nodes: LocalNodes | None = None
-        self.nodes: Nodes | None = None
+    name: str
+    spec: TaskSpec
+    store: Store
+    secrets: Mapping[str, str]
+    wait: float
+    share: bool
+    wants: _Wants = _Wants.PORT
+    grant: Grant | None = None
+    local_nodes: LocalNodes | None = None
+    nodes: Nodes | None = None
 
     def let_go(self) -> None:
         """Give back what the task has: it will not run."""
@@ -156,7 +228,7 @@ class ForkServer:
         )
         self._tasks: dict[str, _Task] = {}
         self._local_nodes: set[LocalNodes] = set()
-        self._engines: set[EngineConnection] = set()
+        self._engines: set[_EngineConnection] = set()
         self._stores: dict[str, Store] = {}
         self._engine_came = False
 
@@ -181,13 +253,13 @@ class ForkServer:
         except BlockingIOError:
             return
         self._engine_came = True
-        self._engines.add(EngineConnection(self._loop, connection, self._receive, self._gone))
+        self._engines.add(_EngineConnection(self._loop, connection, self._receive, self._gone))
 
     def _give_up_waiting(self) -> None:
         """The engine that has started this one was killed before it could connect."""
         self._engine_came = True
 
-    def _gone(self, engine: EngineConnection) -> None:
+    def _gone(self, engine: _EngineConnection) -> None:
         self._engines.discard(engine)
         if not self._engines:  # what has not started does not start: resume asks for it anew
             self._supervisor.devices.forget()
@@ -195,25 +267,18 @@ class ForkServer:
                 if task.wants is not _Wants.PROCESS:
                     self._drop(task)
 
-    def _receive(self, engine: EngineConnection, message: dict[str, Any]) -> None:
+    def _receive(self, engine: _EngineConnection, message: dict[str, Any]) -> None:
         getattr(self, f"_do_{message.pop('do')}")(engine, **message)
 
-    def _tell(self, message: Mapping[str, Any], *, droppable: bool = False) -> None:
+    def _tell(self, event: str, name: str, *, droppable: bool = False, **content: Any) -> None:
+        message = {"event": event, "handle": name, **content}
         for engine in list(self._engines):
             engine.send(message, droppable=droppable)
 
     # -- what an engine asks for ------------------------------------------------------------------
 
     def _do_run(
-        self,
-        engine: EngineConnection,
-        name: str,
-        store: str,
-        spec: str,
-        options: Mapping[str, str],
-        secrets: Mapping[str, str],
-        wait: float,
-        share: bool,
+        self, engine: _EngineConnection, name: str, store: str, spec: str, options: dict[str, str], **own: Any
     ) -> None:
         try:
             opened = self._stores.get(store)
@@ -224,7 +289,7 @@ class ForkServer:
         except Exception as error:
             self._not_started(name, error)
             return
-        self._tasks[name] = _Task(name, task, opened, secrets, wait, share)
+        self._tasks[name] = _Task(name, task, opened, **own)
         self._look_for_ports()
 
     def _wanting(self, what: _Wants) -> list[_Task]:
@@ -261,15 +326,12 @@ class ForkServer:
             else:
                 self._queue(task)
 
-        def refuse(failure: Failure) -> None:
-            self._refuse(task, failure)
-
         try:
             self._supervisor.devices.ask(
                 task.spec,
                 ready=ready,
-                tell=lambda why: self._tell({"event": "waiting", "handle": task.name, "why": why}),
-                refuse=refuse,
+                tell=partial(self._waits, task),
+                refuse=partial(self._refuse, task),
                 wait=task.wait,
                 share=task.share,
                 nodes=_nodes(task.spec),
@@ -288,12 +350,9 @@ class ForkServer:
             task.nodes = nodes
             self._queue(task)
 
-        def refuse(failure: Failure) -> None:
-            self._refuse(task, failure)
-
         def troubled(error: Exception) -> None:
             if self._tasks.get(task.name) is task and task.wants is _Wants.NODES:
-                refuse(causes.mistake(error))
+                self._refuse(task, causes.mistake(error))
             else:
                 self._supervisor.cancel(task.spec.task, task.spec.attempt, 0, causes.mistake(error))
 
@@ -309,14 +368,17 @@ class ForkServer:
                 wait=task.wait,
                 share=task.share,
                 complete=complete,
-                refuse=refuse,
-                tell=lambda why: self._tell({"event": "waiting", "handle": task.name, "why": why}),
+                refuse=partial(self._refuse, task),
+                tell=partial(self._waits, task),
                 ended=self._local_nodes.discard,
             )
         except Exception as error:
             self._cannot_start(task, error)
             return
         self._local_nodes.add(task.local_nodes)
+
+    def _waits(self, task: _Task, why: str) -> None:
+        self._tell("waiting", task.name, why=why)
 
     def _queue(self, task: _Task) -> None:
         """It has all but processes; it gets these after the tasks that wait for theirs already."""
@@ -366,53 +428,52 @@ class ForkServer:
             problem = causes.not_started(error)
         else:
             problem = causes.mistake(error, "start the step").message
-        self._tell({"event": "ended", "handle": name, "problem": problem})
+        self._tell("ended", name, problem=problem)
 
-    def _do_cancel(self, engine: EngineConnection, name: str, grace: float) -> None:
-        task = self._tasks.get(name)
+    def _do_cancel(self, engine: _EngineConnection, name: str, grace: float) -> None:
+        task, attempt = self._tasks.get(name), self._running(name)
         if task is None:
-            for attempt in self._supervisor.attempts:
-                if self._name_of(attempt.spec) == name:
-                    attempt.cancel(grace)
-                    return
+            if attempt is not None:
+                attempt.cancel(grace)
         elif task.wants is _Wants.DEVICES:
             self._supervisor.devices.cancel(task.spec)
         else:
             self._refuse(task, Failure(reason="cancelled", message="cancelled before it ran"))
 
-    def _do_query(self, engine: EngineConnection, name: str) -> None:
-        running = name in self._tasks or any(
-            self._name_of(attempt.spec) == name for attempt in self._supervisor.attempts
-        )
+    def _do_query(self, engine: _EngineConnection, name: str) -> None:
+        running = name in self._tasks or self._running(name) is not None
         engine.send({"event": "status", "handle": name, "running": running})
 
+    def _running(self, name: str) -> SupervisedAttempt | None:
+        attempts = self._supervisor.attempts
+        return next((attempt for attempt in attempts if self._name_of(attempt.spec) == name), None)
+
     def _do_preload(
-        self, engine: EngineConnection, code: Mapping[str, Any], module: str, after: Mapping[str, str]
+        self, engine: _EngineConnection, code: Mapping[str, Any], module: str, after: Mapping[str, str]
     ) -> None:
         self._zygotes.preload(code, module, after)
 
     # -- as the watcher of the attempts -----------------------------------------------------------
 
     def started(self, attempt: SupervisedAttempt) -> None:
-        self._tell({"event": "started", "handle": self._name_of(attempt.spec)})
+        self._tell("started", self._name_of(attempt.spec))
 
     def log_grew(self, attempt: SupervisedAttempt, size: int) -> None:
-        self._tell({"event": "log", "handle": self._name_of(attempt.spec), "size": size}, droppable=True)
+        self._tell("log", self._name_of(attempt.spec), droppable=True, size=size)
 
     def logged(
         self, attempt: SupervisedAttempt, step: float | None, values: Mapping[str, MetricValue]
     ) -> None:
-        news = {"event": "logged", "handle": self._name_of(attempt.spec), "step": step, "values": values}
-        self._tell(news, droppable=True)
+        self._tell("logged", self._name_of(attempt.spec), droppable=True, step=step, values=values)
 
     def noticed(self, attempt: SupervisedAttempt, text: str) -> None:
-        self._tell({"event": "noticed", "handle": self._name_of(attempt.spec), "text": text})
+        self._tell("noticed", self._name_of(attempt.spec), text=text)
 
     def ended(self, attempt: SupervisedAttempt, problem: str | None) -> None:
         self._over(attempt.spec, problem)
 
     def _over(self, spec: TaskSpec, problem: str | None) -> None:
-        self._tell({"event": "ended", "handle": self._name_of(spec), "problem": problem})
+        self._tell("ended", self._name_of(spec), problem=problem)
         for nodes in self._local_nodes:
             if (nodes.spec.task, nodes.spec.attempt) == (spec.task, spec.attempt):
                 nodes.let_go()

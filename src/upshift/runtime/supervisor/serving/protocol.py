@@ -6,24 +6,35 @@ supervisor writes events to standard output, a line of JSON each. Signals cancel
 Where a scheduler is between them, nobody holds those streams: the order comes in an environment variable,
 and how the attempt goes is kept in the store (:class:`LiveRecord`). If the scheduler cannot send these
 signals, a record in the store has their name; and if others see the environment of a job, the order is
-sealed (:mod:`.sealed_order`).
+sealed in the store, and the key is in the environment::
+
+    engine ── content, sealed ──► store ─────────────────┐
+           ── key, and where that is ──► environment ──► supervisor: the variables
+
+Who may describe the job has the key and not the content, and who may read the store the content and not the
+key. In a folder each node has a file of its own, which is gone once it is read. In a bucket all nodes read
+one object, which the engine removes when the attempt has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.errors import UpshiftError
+from upshift.errors import ConfigError, UpshiftError
 from upshift.model.spec import Device, MetricValue, encode
 from upshift.runtime.loop import Loop, Timer
+from upshift.runtime.storage.objects import open_objects
 
 if TYPE_CHECKING:
     from upshift.model.spec import TaskSpec
@@ -218,3 +229,80 @@ class LiveRecord:
         if self._spec is not None and self._store is not None:
             with contextlib.suppress(UpshiftError):  # the next one says it again, or the result does
                 self._store.live.say(self._spec.task, self._spec.attempt, self._said, last=last)
+
+
+ORDER_FILE = "UPSHIFT_ORDER_FILE"
+"""Environment variable: the key of the sealed variables, and their path, or address in a bucket."""
+
+
+def sealed(variables: Mapping[str, str]) -> tuple[str, bytes]:
+    """A new key, and what it opens."""
+    key = os.urandom(32)
+    return key.hex(), _sealed(json.dumps(dict(variables)).encode(), key)
+
+
+def leave(paths: Sequence[Path], content: bytes) -> None:
+    """Write sealed variables to files that only this user may read."""
+    for path in paths:
+        written = path.with_name(f".{path.name}.{os.getpid()}")
+        with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+        os.replace(written, path)
+
+
+def take_order(environment: MutableMapping[str, str]) -> None:
+    """Take the sealed variables that an environment names into it.
+
+    Raises
+    ------
+    ConfigError
+        They cannot be read.
+    StoreUnavailable
+        The bucket does not answer.
+    """
+    key, _, path = environment.pop(ORDER_FILE, "").partition(" ")
+    if not path:
+        return
+    try:
+        content = _in_bucket(path) if "://" in path else _in_file(path)
+        environment.update(json.loads(_unsealed(content, bytes.fromhex(key))))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"what this attempt is to know is not there: {path}",
+            why="It has been read before: an attempt is started once; or this node does not see the store.",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"what this attempt is to know cannot be read: {path}: {error}",
+            why="Secrets, and the token of several nodes, are handed over through the store, to whoever may "
+            "read there what the user may who runs Upshift.",
+            fix="Have the cluster run jobs as this user, or with a role that may read the store.",
+        ) from None
+
+
+def _in_file(path: str) -> bytes:
+    content = Path(path).read_bytes()
+    os.unlink(path)
+    return content
+
+
+def _in_bucket(address: str) -> bytes:
+    folder, _, name = address.rpartition("/")
+    found = open_objects(folder).get(name)
+    if found is None:
+        raise FileNotFoundError(address)
+    return bytes(found.data)
+
+
+def _sealed(content: bytes, key: bytes) -> bytes:
+    """The content under a key that is used once: a stream cipher of SHAKE-256, and a MAC before it."""
+    stream = hashlib.shake_256(b"upshift order" + key).digest(len(content))
+    hidden = bytes(a ^ b for a, b in zip(content, stream, strict=True))
+    return hmac.digest(key, hidden, "sha256") + hidden
+
+
+def _unsealed(content: bytes, key: bytes) -> bytes:
+    mac, hidden = content[:32], content[32:]
+    if not hmac.compare_digest(mac, hmac.digest(key, hidden, "sha256")):
+        raise ValueError("it is damaged")
+    return _sealed(hidden, key)[32:]

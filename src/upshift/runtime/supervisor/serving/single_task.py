@@ -50,9 +50,9 @@ from upshift.runtime.supervisor.serving.protocol import (
     LiveRecord,
     Order,
     Reporter,
+    take_order,
 )
 from upshift.runtime.supervisor.serving.roles import TaskLoop, role_of
-from upshift.runtime.supervisor.serving.sealed_order import take_order
 from upshift.runtime.supervisor.starters import ForkStarter, FreshStarter
 from upshift.runtime.supervisor.supervisor import Supervisor
 
