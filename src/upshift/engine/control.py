@@ -26,7 +26,7 @@ from upshift.model.configuration import home, make_folder
 from upshift.report.human import count, delay
 from upshift.report.terminal.tally import image_of
 from upshift.runs.lease import BEAT, Lease
-from upshift.runtime import children, sockets
+from upshift.runtime import children
 
 
 class Command(enum.Enum):
@@ -108,7 +108,7 @@ def ask(path: str, request: str) -> str | None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_PATIENCE)
-            with sockets.address(Path(path)) as address:
+            with children.address(Path(path)) as address:
                 connection.connect(address)
             connection.sendall(request.encode() + b"\n")
             with connection.makefile("rb") as answers:
@@ -133,7 +133,7 @@ class Control:
         try:
             make_folder(self._path.parent)
             self._path.unlink(missing_ok=True)
-            with sockets.address(self._path) as address:
+            with children.address(self._path) as address:
                 self._socket.bind(address)
             self._path.chmod(0o600)
             self._socket.listen(8)

@@ -1,4 +1,4 @@
-"""Other processes of Upshift that this one makes: a fresh interpreter, or a fork and what that must not keep.
+"""Other processes of Upshift: this one starts them afresh or forks them, and meets them at sockets.
 
 Python opens every descriptor close-on-exec; a fork keeps them all. A child that kept a listener or a
 connection would keep it alive: whoever connects would wait for an answer that never comes, and whoever
@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import struct
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import upshift
@@ -93,3 +97,37 @@ def take_arguments() -> list[str]:
         own, users = own[:end], own[end + 1 :]
     sys.argv[:] = users
     return own
+
+
+# -- sockets in the file system, at addresses of any length ------------------------------------------
+
+PACKET = 1 << 17
+"""Bytes that a packet between processes of a run has at most."""
+_LONGEST = 100
+"""Bytes of a path that the kernel certainly takes; it stops at 107 (``unix(7)``)."""
+
+
+@contextlib.contextmanager
+def address(path: Path) -> Iterator[str]:
+    """An address for the socket at ``path``, however long that is."""
+    if len(os.fsencode(path)) <= _LONGEST:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end: who called ``listen``. The process is 0 where it cannot be seen."""
+    size = struct.calcsize("3i")  # struct ucred: pid, uid, gid; unix(7)
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, uid
+
+
+def limit_sending(connection: socket.socket, seconds: float) -> None:
+    """Let no ``send`` wait longer; it raises ``BlockingIOError`` then."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))  # struct timeval
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

@@ -31,18 +31,20 @@ from importlib.machinery import (
     SOURCE_SUFFIXES,
     ExtensionFileLoader,
     FileFinder,
+    ModuleSpec,
     SourceFileLoader,
     SourcelessFileLoader,
 )
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from upshift.errors import is_user_file
 from upshift.runtime.storage.digest import digest_of
 
 if TYPE_CHECKING:
     from importlib.abc import PathEntryFinder
+
 
 SOURCES = "sources.json"
 """The record of a run with the stamps of its source files."""
@@ -334,3 +336,70 @@ class Sources:
                 del self._stamps[file]
                 self._edited[file] = None
         return tuple(self._edited)
+
+
+# -- being told of an import -----------------------------------------------------------------------
+
+HOOK: Final = __file__
+"""The file whose frames are between an import and what it calls."""
+
+
+def _nothing() -> None: ...
+
+
+class ImportHook:
+    """Calls ``before()`` and ``after(name, module)`` around the import of each module that is ``wanted``.
+
+    Whoever imports it, and whenever. The hook is an entry of ``sys.meta_path`` that finds what the others
+    find. The loader of a module stays as it is, but for one method of that one object, until it is called.
+    """
+
+    def __init__(
+        self,
+        wanted: Callable[[str], bool],
+        *,
+        before: Callable[[], None] = _nothing,
+        after: Callable[[str, ModuleType], None],
+    ) -> None:
+        self._wanted = wanted
+        self._before = before
+        self._after = after
+
+    def begin(self) -> None:
+        """Watch imports from now on."""
+        sys.meta_path.insert(0, self)
+
+    def end(self) -> None:
+        """Watch imports no longer."""
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What the other finders find, with a loader that calls us."""
+        if not self._wanted(name):
+            return None
+        for finder in list(sys.meta_path):
+            find: Any = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if finder is self or find is None else find(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    self._surround(spec.loader, name)
+                return spec
+        return None
+
+    def _surround(self, loader: Any, name: str) -> None:
+        execute = loader.exec_module
+
+        def executed(module: ModuleType) -> None:
+            if module.__name__ != name:  # one loader for all modules of a zip file
+                execute(module)
+                return
+            vars(loader).pop("exec_module", None)
+            self._before()
+            execute(module)
+            self._after(name, module)
+
+        with contextlib.suppress(AttributeError, TypeError):  # it takes no attributes: nobody will know
+            loader.exec_module = executed

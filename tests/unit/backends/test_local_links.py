@@ -14,7 +14,7 @@ import pytest
 
 from upshift.backends.local import backend
 from upshift.errors import BackendError
-from upshift.runtime import children, marks, sockets
+from upshift.runtime import children, marks
 from upshift.runtime.supervisor.serving.server_files import ServerFiles
 
 LISTENER = """
@@ -42,7 +42,7 @@ def place(upshift_home: Path) -> ServerFiles:
 def server(place: ServerFiles, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
     """A process that listens at the place, and either lives or leaves its socket to a child."""
     with (
-        sockets.address(place.socket) as address,
+        children.address(place.socket) as address,
         subprocess.Popen(
             [sys.executable, "-c", LISTENER, address, request.param],
             stdin=subprocess.PIPE,

@@ -42,9 +42,8 @@ from upshift.errors import BackendError, ConfigError, StoreUnavailable
 from upshift.model.configuration import Target, make_folder
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import TaskSpec, encode
-from upshift.runtime import children, proc, sockets
-from upshift.runtime.children import command_for_users
-from upshift.runtime.sockets import PACKET
+from upshift.runtime import children, proc
+from upshift.runtime.children import PACKET, command_for_users
 from upshift.runtime.supervisor.forkable import OWN_THREAD_PREFIX, unsafe_to_fork
 from upshift.runtime.supervisor.serving import forkserver, server_files
 from upshift.runtime.supervisor.serving.server_files import ServerFiles
@@ -282,7 +281,7 @@ class Link:
     ) -> None:
         self.place = place
         self.alive = True
-        sockets.limit_sending(connection, ANSWER)
+        children.limit_sending(connection, ANSWER)
         self._connection = connection
         self._hear = hear
         self._pid = pid
@@ -320,7 +319,7 @@ class Link:
 
     def silent(self) -> BackendError:
         """The error for a server that lives and does not answer; whether its tasks run cannot be told."""
-        pid, _ = sockets.peer(self._connection)
+        pid, _ = children.peer(self._connection)
         found = proc.stat(pid) if pid else None
         stopped = found is not None and found.state in "Tt"
         who = f"the fork server, process {pid}," if pid else "the fork server"
@@ -371,7 +370,7 @@ def start_server(
     try:
         make_folder(place.folder)
         listener = children.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        with sockets.address(place.socket) as address:
+        with children.address(place.socket) as address:
             listener.bind(address)
         listener.listen(forkserver.BACKLOG)
     except OSError as error:
@@ -407,7 +406,7 @@ def find_server(name: str, hear: Callable[[Link, Mapping[str, Any] | None], None
     except OSError:
         server_files.sweep(place)
         return None
-    pid, _ = sockets.peer(connection)
+    pid, _ = children.peer(connection)
     found = proc.stat(pid) if pid else None
     if pid and (found is None or not found.alive):  # what it has left behind keeps its socket
         connection.close()
@@ -446,7 +445,7 @@ def _start_fresh(listener: socket.socket, place: ServerFiles) -> int:
 def _connect(place: ServerFiles) -> socket.socket:
     connection = children.private(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     try:
-        with sockets.address(place.socket) as address:
+        with children.address(place.socket) as address:
             connection.connect(address)
     except OSError:
         connection.close()

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from upshift.errors import BackendError
 from upshift.model.spec import Launch
-from upshift.runtime import children, sockets
+from upshift.runtime import children
 
 _LISTENS: Final = "0A"
 """The state of a socket that listens, as proc(5) shows it: ``TCP_LISTEN`` of ``tcp_states.h``."""
@@ -171,7 +171,7 @@ def _keeper(port: int) -> str | None:
             return "its process is not known"
         except OSError:
             return None
-        pid, uid = sockets.peer(asking)
+        pid, uid = children.peer(asking)
     return f"{_described(pid)}, of user {_user(uid)!r}" if pid else f"of user {_user(uid)!r}"
 
 

@@ -17,7 +17,7 @@ from upshift.model.spec import Launch, Rank, TaskSpec
 from upshift.runtime.launch.ranks import GROUP, SEVERAL_A_DEVICE, alone, devices_of, own_device
 from upshift.runtime.messages import tell
 from upshift.runtime.step.context import current
-from upshift.runtime.step.import_hook import ImportHook
+from upshift.runtime.usercode import ImportHook
 
 STAYS: Final = 2.0
 """Seconds that the process of rank 0 stays for the others at most."""

@@ -42,7 +42,7 @@ from upshift.runtime.accelerators.explain import DeviceFault, expected, explain,
 from upshift.runtime.accelerators.words import MAY_MISS, may_miss
 from upshift.runtime.messages import Diagnosis, channel, tell
 from upshift.runtime.step.explaining import Halted
-from upshift.runtime.step.import_hook import HOOK, ImportHook
+from upshift.runtime.usercode import HOOK, ImportHook
 
 
 class Sighting:

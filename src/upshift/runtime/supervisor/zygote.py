@@ -41,11 +41,11 @@ from upshift.model.spec import (
     to_json,
 )
 from upshift.runtime import children, proc
+from upshift.runtime.children import PACKET
 from upshift.runtime.confine import Confinement, Spawned, become_subreaper, detach, enter, forking, host_facts
 from upshift.runtime.loop import Loop
 from upshift.runtime.messages import Outcome, Seen, own_streams
 from upshift.runtime.proc import Consumed, Strays
-from upshift.runtime.sockets import PACKET
 from upshift.runtime.step import step
 from upshift.runtime.storage import artifacts, serializers
 from upshift.runtime.storage.manifest import State

@@ -39,10 +39,10 @@ import attrs
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, MetricValue, TaskSpec
 from upshift.runtime import causes, children
+from upshift.runtime.children import PACKET
 from upshift.runtime.launch.ranks import processes
 from upshift.runtime.loop import Loop
 from upshift.runtime.messages import own_streams
-from upshift.runtime.sockets import PACKET
 from upshift.runtime.storage import claims, home_folders
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
