@@ -79,8 +79,7 @@ if TYPE_CHECKING:
     from upshift.model.settings.skypilot import SkyPilotSettings
     from upshift.model.settings.slurm import SlurmSettings
     from upshift.runs.history.client import Flow, Metaflow, get_metadata
-    from upshift.runs.history.outputs import DataArtifact
-    from upshift.runs.history.places import default_namespace, get_namespace, namespace
+    from upshift.runs.history.outputs import DataArtifact, default_namespace, get_namespace, namespace
     from upshift.runs.history.runs import Run, get_run, list_runs
     from upshift.runs.history.tasks import Task
     from upshift.runs.history.versions import get_artifact, list_artifacts, tag_artifact
@@ -228,18 +227,18 @@ _HOMES = {
     "conda_base": "upshift.authoring.flow.flow_decorators",
     "config_expr": "upshift.authoring.flow.parameters",
     "current": "upshift.runtime.step.context",
-    "default_namespace": "upshift.runs.history.places",
+    "default_namespace": "upshift.runs.history.outputs",
     "environment": "upshift.authoring.flow.step_decorators",
     "get_artifact": "upshift.runs.history.versions",
     "get_metadata": "upshift.runs.history.client",
-    "get_namespace": "upshift.runs.history.places",
+    "get_namespace": "upshift.runs.history.outputs",
     "get_run": "upshift.runs.history.runs",
     "gpu_profile": "upshift.authoring.decorators",
     "kubernetes": "upshift.authoring.flow.step_decorators",
     "list_artifacts": "upshift.runs.history.versions",
     "list_runs": "upshift.runs.history.runs",
     "log": "upshift.runtime.step.metrics",
-    "namespace": "upshift.runs.history.places",
+    "namespace": "upshift.runs.history.outputs",
     "parallel": "upshift.authoring.flow.parallel",
     "pipeline": "upshift.authoring.pipelines",
     "project": "upshift.authoring.flow.flow_decorators",

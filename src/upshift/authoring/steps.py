@@ -52,7 +52,7 @@ class Step(Generic[P, R]):
     def __new__(cls, *given: Any, **options: Any) -> Any:
         """``Step("Training/RUN/train")`` is a step of a run, as in Metaflow."""
         if given and isinstance(given[0], str):
-            from upshift.runs.history.places import found
+            from upshift.runs.history.outputs import found
 
             return found(given[0], "step")
         return super().__new__(cls)

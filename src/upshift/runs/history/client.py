@@ -9,7 +9,7 @@ from upshift.errors import NotFound, user_location
 from upshift.model.configuration import load_configuration
 from upshift.runs.catalog.catalog import catalog_place, no_pipeline
 from upshift.runs.catalog.opening import open_catalog
-from upshift.runs.history.places import get_namespace
+from upshift.runs.history.outputs import get_namespace
 from upshift.runs.history.runs import Run, list_runs
 
 

@@ -21,7 +21,7 @@ from upshift.model.spec.task import Artifact, TaskId
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import INTERRUPTED, known_run, open_catalog, plain_status, standing
 from upshift.runs.catalog.rows import UNFINISHED, RunRow
-from upshift.runs.history.places import Placed, confirm_in_namespace
+from upshift.runs.history.outputs import Placed, confirm_in_namespace
 from upshift.runs.history.records import RunRecords, utc
 from upshift.runs.history.steps import Step, StepList
 from upshift.runs.history.tasks import Task

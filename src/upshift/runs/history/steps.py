@@ -12,8 +12,7 @@ from upshift.errors import NotFound, suggestion
 from upshift.model.checks import shown
 from upshift.model.spec.hardware import Launch
 from upshift.runs.catalog.rows import UNFINISHED
-from upshift.runs.history.outputs import Outputs
-from upshift.runs.history.places import nodes_after, nodes_before
+from upshift.runs.history.outputs import Outputs, nodes_after, nodes_before
 from upshift.runs.history.records import RunRecords
 from upshift.runs.history.tasks import Maker, Task, TaskList, no_output
 from upshift.runs.history.values import Rows, best_of, known_mode

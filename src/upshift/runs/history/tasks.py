@@ -16,8 +16,17 @@ from upshift.model.spec.task import UNCACHED, Artifact, Failure, TaskId, Value
 from upshift.model.spec.telemetry import MetricValue
 from upshift.runs.catalog.rows import UNFINISHED, TaskRow
 from upshift.runs.history.attempts import Attempt
-from upshift.runs.history.outputs import Artifacts, DataArtifact, Outputs, set_by_step
-from upshift.runs.history.places import Placed, found, inputs_of, tasks_after, tasks_before
+from upshift.runs.history.outputs import (
+    Artifacts,
+    DataArtifact,
+    Outputs,
+    Placed,
+    found,
+    inputs_of,
+    set_by_step,
+    tasks_after,
+    tasks_before,
+)
 from upshift.runs.history.records import RunRecords
 from upshift.runs.history.values import Drawn, Rows, last_values, named
 from upshift.runtime.storage.artifacts import described, items_of
