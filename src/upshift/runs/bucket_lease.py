@@ -33,23 +33,12 @@ from upshift.runtime.storage.records import safe
 
 @attrs.define(kw_only=True)
 class BucketLease:
-    """The right of this engine to work on a run, as far as other machines are concerned.
+    """The right of this engine to work on a run, as far as other machines are concerned."""
 
-    Parameters
-    ----------
-    objects
-        The bucket.
-    run
-        Id of the run.
-    record
-        What others should know of this engine.
-    beat, expiry
-        Seconds between two signs of life, and without one after which an engine is dead.
-    """
-
-    objects: Objects
-    run: str
-    record: Mapping[str, Any]
+    objects: Objects  # the bucket
+    run: str  # id of the run
+    record: Mapping[str, Any]  # what others should know of this engine
+    # seconds between two signs of life, and without one after which an engine is dead
     beat: float
     expiry: float
     lost: LeaseLost | None = attrs.field(init=False, default=None)

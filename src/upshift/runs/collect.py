@@ -63,27 +63,17 @@ class Tally:
 
 @attrs.define(kw_only=True)
 class Collected:
-    """What a ``gc`` did, or would do.
+    """What a ``gc`` did, or would do."""
 
-    Parameters
-    ----------
-    removed, kept
-        By kind: ``runs``, ``results`` (of removed runs, which other runs reuse), ``values`` (blobs:
-        values, code packages and runtimes), ``checkpoints`` (folders), ``temporary``.
-    live
-        Runs that were to go, and stay because somebody works on them.
-    later, waiting
-        In buckets: what the first ``gc`` removes after the end of these runs, which are at work.
-    wanted
-        Digests of the content that is kept.
-    """
-
+    # by kind: ``runs``, ``results`` (of removed runs, which other runs reuse), ``values`` (blobs: values,
+    # code packages and runtimes), ``checkpoints`` (folders), ``temporary``
     removed: Tally = attrs.field(factory=Tally)
     kept: Tally = attrs.field(factory=Tally)
-    live: set[str] = attrs.field(factory=set)
+    live: set[str] = attrs.field(factory=set)  # runs that were to go, and stay because somebody works on them
+    # in buckets: what the first ``gc`` removes after the end of these runs, which are at work
     later: Tally = attrs.field(factory=Tally)
     waiting: set[str] = attrs.field(factory=set)
-    wanted: set[bytes] = attrs.field(factory=set, repr=False)
+    wanted: set[bytes] = attrs.field(factory=set, repr=False)  # digests of the content that is kept
 
     def __iadd__(self, other: Collected) -> Collected:
         self.removed += other.removed

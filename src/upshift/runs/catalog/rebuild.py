@@ -56,27 +56,14 @@ Rows = tuple[str, RunRow | None, list[TaskRow], list[AttemptRow]]
 
 @attrs.frozen(kw_only=True)
 class Rebuilt:
-    """What :func:`rebuild` did.
+    """What :func:`rebuild` did."""
 
-    Parameters
-    ----------
-    runs
-        How many runs the catalog has now.
-    dropped
-        How many it had that are in none of the stores.
-    interrupted
-        Runs without a record of their end, that the catalog did not know.
-    damaged
-        Runs whose records cannot be read, each with the reason.
-    kept
-        Those of them that the catalog had, and has as they were.
-    """
-
-    runs: int
-    dropped: int = 0
-    interrupted: tuple[str, ...] = ()
+    runs: int  # how many runs the catalog has now
+    dropped: int = 0  # how many it had that are in none of the stores
+    interrupted: tuple[str, ...] = ()  # runs without a record of their end, that the catalog did not know
+    # runs whose records cannot be read, each with the reason
     damaged: Mapping[str, str] = attrs.field(factory=dict)
-    kept: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()  # those of them that the catalog had, and has as they were
 
 
 def rebuild(
@@ -215,17 +202,10 @@ def put_aside_if_damaged(catalog: Catalog) -> Path | None:
 
 @attrs.frozen(kw_only=True)
 class Ending:
-    """How the tasks of a run stood when it ended.
+    """How the tasks of a run stood when it ended."""
 
-    Parameters
-    ----------
-    tasks
-        All of them.
-    attempts
-        Those that left no result, or of which the backend has said more than that.
-    """
-
-    tasks: tuple[TaskRow, ...] = ()
+    tasks: tuple[TaskRow, ...] = ()  # all of them
+    # those that left no result, or of which the backend has said more than that
     attempts: tuple[AttemptRow, ...] = ()
 
 

@@ -52,148 +52,78 @@ ATTEMPT_COLUMNS = (
 
 @attrs.frozen(kw_only=True)
 class RunRow:
-    """A run. Its JSON form is the run's record ``run.json`` in the store.
+    """A run. Its JSON form is the run's record ``run.json`` in the store."""
 
-    Parameters
-    ----------
-    id
-        Unique among all runs.
-    pipeline, target, user
-        Names.
-    status
-        ``pending``, ``running``, ``completed``, ``failed`` or ``cancelled``.
-    store
-        Address of the store with its artifacts.
-    tags
-        In the order that the user gave them.
-    started, ended
-        Seconds since the epoch; ``ended`` is None while the run is not over.
-    source
-        What ``resume`` needs to load the pipeline again and to go on in the same way: file, pipeline
-        attribute, working folder, and under ``run`` the options of the run. And under ``engine`` where
-        the engine ran that was the last to work on it.
-    params
-        The pipeline's parameters: name to the JSON form of an artifact.
-    """
-
-    id: str
+    id: str  # unique among all runs
     pipeline: str
-    status: str
+    status: str  # ``pending``, ``running``, ``completed``, ``failed`` or ``cancelled``
     target: str
-    store: str
+    store: str  # address of the store with its artifacts
+    # seconds since the epoch; ``ended`` is None while the run is not over
     started: float
     ended: float | None = None
     user: str | None = None
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()  # in the order that the user gave them
+    # what ``resume`` needs to load the pipeline again and to go on in the same way: file, pipeline attribute,
+    # working folder, and under ``run`` the options of the run. And under ``engine`` where the engine ran that
+    # was the last to work on it
     source: Mapping[str, Any] = attrs.field(factory=dict)
+    # the pipeline's parameters: name to the JSON form of an artifact
     params: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
 class TaskRow:
-    """A task and its current status.
-
-    Parameters
-    ----------
-    task
-        The task.
-    status
-        ``pending``, ``running``, ``completed``, ``failed``, ``cancelled`` or ``skipped``.
-    cached
-        Whether its result is that of another task.
-    cache_reason
-        Why a result was reused or not, or why the task was skipped, for people.
-    key
-        What its result may be found under again.
-    origin
-        Whose result it is: run, step, index, attempt. None: its own attempts'.
-    """
+    """A task and its current status."""
 
     task: TaskId
-    status: str
-    cached: bool = False
-    cache_reason: str | None = None
-    key: str | None = None
+    status: str  # ``pending``, ``running``, ``completed``, ``failed``, ``cancelled`` or ``skipped``
+    cached: bool = False  # whether its result is that of another task
+    cache_reason: str | None = None  # why a result was reused or not, or why the task was skipped, for people
+    key: str | None = None  # what its result may be found under again
+    # whose result it is: run, step, index, attempt. None: its own attempts'
     origin: tuple[str, str, int | None, int] | None = None
 
 
 @attrs.frozen(kw_only=True)
 class AttemptRow:
-    """One try of a task.
-
-    Parameters
-    ----------
-    task
-        The task.
-    number
-        From 1.
-    status
-        ``pending``, ``running``, ``completed``, ``failed`` or ``cancelled``.
-    reason
-        Why it did not complete: one of :data:`upshift.model.settings.retry.REASONS`.
-    target, backend, handle
-        Where it runs, and the backend's name for the job. The target is None in older records.
-    node
-        Name of the host.
-    started, ended
-        Seconds since the epoch.
-    result
-        What the attempt recorded, once it is over.
-    failure
-        Why there is no result.
-    waits
-        What it waits for before it can start, in words; None: for nothing.
-    """
+    """One try of a task."""
 
     task: TaskId
-    number: int
-    status: str
+    number: int  # from 1
+    status: str  # ``pending``, ``running``, ``completed``, ``failed`` or ``cancelled``
     backend: str
+    # where it runs, and the backend's name for the job. The target is None in older records
     target: str | None = None
-    reason: str | None = None
+    reason: str | None = None  # why it did not complete: one of :data:`upshift.model.settings.retry.REASONS`
     handle: str | None = None
-    node: str | None = None
+    node: str | None = None  # name of the host
+    # seconds since the epoch
     started: float | None = None
     ended: float | None = None
-    result: TaskResult | None = None
-    failure: Failure | None = None
-    waits: str | None = None
+    result: TaskResult | None = None  # what the attempt recorded, once it is over
+    failure: Failure | None = None  # why there is no result
+    waits: str | None = None  # what it waits for before it can start, in words; None: for nothing
 
 
 @attrs.frozen(kw_only=True)
 class VersionRow:
-    """A result of a step that has a number.
-
-    Parameters
-    ----------
-    pipeline, step
-        Whose.
-    number
-        From 1.
-    run, made_step, item, attempt
-        The attempt that made it; of a result that was reused one of an earlier run.
-    holder, holder_item
-        The first run of the pipeline that has it, and the index of the task in it.
-    store
-        Address of the store that has it.
-    made
-        When it was made, in seconds since the epoch.
-    tags
-        In the order in which they were given.
-    """
+    """A result of a step that has a number."""
 
     pipeline: str
     step: str
-    number: int
+    number: int  # from 1
+    # the attempt that made it; of a result that was reused one of an earlier run
     run: str
     made_step: str
     item: int | None
     attempt: int
+    # the first run of the pipeline that has it, and the index of the task in it
     holder: str
     holder_item: int | None
-    store: str
-    made: float | None = None
-    tags: tuple[str, ...] = ()
+    store: str  # address of the store that has it
+    made: float | None = None  # when it was made, in seconds since the epoch
+    tags: tuple[str, ...] = ()  # in the order in which they were given
 
 
 def attempt_of(result: TaskResult) -> AttemptRow:
