@@ -16,8 +16,8 @@ from upshift.errors import MisuseError, SettingsError, user_frame, user_location
 from upshift.model.checks import MOST_NODES, MOST_PROCESSES, bad_value, local_path, shown
 from upshift.model.settings.step import Seconds, checked_seconds
 from upshift.runtime import usercode
+from upshift.runtime.launch.accelerate import CONFIG, DEEPSPEED
 from upshift.runtime.launch.arguments import check, refuse_idle
-from upshift.runtime.launch.config_file import CONFIG, DEEPSPEED
 from upshift.runtime.launch.launchers import ACCELERATE, TORCHRUN, Launcher
 from upshift.runtime.launch.merging import LaunchRequest, right_way, wrapped_twice
 from upshift.runtime.step.context import current

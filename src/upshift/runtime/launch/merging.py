@@ -12,7 +12,7 @@ from upshift.errors import MisuseError, SettingsError, user_location
 from upshift.model.checks import MOST_PROCESSES_EACH
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec.hardware import Launch
-from upshift.runtime.launch.config_file import CONFIG, DEEPSPEED, read_config, read_deepspeed
+from upshift.runtime.launch.accelerate import CONFIG, DEEPSPEED, read_config, read_deepspeed
 from upshift.runtime.launch.launchers import Launcher, launcher
 from upshift.runtime.launch.ranks import SEVERAL_A_DEVICE
 

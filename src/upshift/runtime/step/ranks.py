@@ -47,7 +47,7 @@ def enter(spec: TaskSpec, launch: Launch, rank: Rank) -> None:
         for name in GROUP:  # of a group that somebody else is in, who has started all of this
             os.environ.pop(name, None)
     if launch.launcher == "accelerate":
-        from upshift.runtime.launch.asking_accelerate import ask
+        from upshift.runtime.launch.accelerate import ask
 
         asked = ask(launch, rank, devices_of(spec, rank.node))
         os.environ.update(asked.variables)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from upshift.model.spec import Device
-from upshift.runtime.accelerators.exhaustion import exhaustion
+from upshift.runtime.step.explaining import exhaustion
 
 H100 = Device(vendor="nvidia", model="NVIDIA H100", memory=80 << 30, uuid="GPU-1", index=5)
 

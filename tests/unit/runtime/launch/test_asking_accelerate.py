@@ -13,8 +13,8 @@ import pytest
 
 from upshift.errors import MissingExtra, UpshiftError
 from upshift.model.spec.hardware import Device, Launch, Rank
-from upshift.runtime.launch import asking_accelerate as asking
-from upshift.runtime.launch.asking_accelerate import ask
+from upshift.runtime.launch import accelerate as asking
+from upshift.runtime.launch.accelerate import ask
 
 pytest.importorskip("torch")
 pytest.importorskip("accelerate")

@@ -13,7 +13,7 @@ import pytest
 
 from upshift import MissingExtra, ResourceSettings, SettingsError
 from upshift.model.spec.hardware import Launch
-from upshift.runtime.launch.config_file import read_config
+from upshift.runtime.launch.accelerate import read_config
 from upshift.runtime.launch.merging import LaunchRequest
 
 WRITTEN = """\
