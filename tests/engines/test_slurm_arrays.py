@@ -16,7 +16,7 @@ from upshift.backends.base import Ended, Job, Started, Waiting
 from upshift.engine.targets import judge, rejoin
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.spec import Failure, Hardware
-from upshift.runtime.supervisor.serving.array import element_in
+from upshift.runtime.supervisor.array_element import element_in
 
 ONE_AT_A_TIME = 5_000_000_000
 """Bytes of memory of a job that leaves no room beside it on the only node of partition ``small``."""

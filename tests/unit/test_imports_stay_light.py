@@ -23,7 +23,7 @@ def loaded_by(code: str) -> set[str]:
     [
         "import upshift",
         "from upshift import step, pipeline, unmapped, ResourceSettings, DockerSettings",
-        "import upshift.runtime.supervisor.serving.forkserver",
+        "import upshift.runtime.supervisor.forkserver",
     ],
 )
 def test_no_heavy_package_comes_along(code: str) -> None:
@@ -46,8 +46,8 @@ NEEDED_BY_FEW = (
     "step.components",
     "storage.bucket_checkpoints",
     "storage.objects.transport",
-    "supervisor.devices.pool",
-    "supervisor.several.connection",
+    "supervisor.device_pool",
+    "supervisor.node_connection",
     "supervisor.gpu_usage",
 )
 """Modules of the runtime for devices, several processes or nodes, buckets, and cards."""

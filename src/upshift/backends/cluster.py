@@ -52,7 +52,7 @@ from upshift.model.settings.secrets import at_node
 from upshift.model.spec import Hardware, TaskSpec
 from upshift.runtime.launch import seats
 from upshift.runtime.storage.replica import blob_key
-from upshift.runtime.supervisor.serving.protocol import ORDER, ORDER_FILE, sealed
+from upshift.runtime.supervisor.protocol import ORDER, ORDER_FILE, sealed
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
@@ -191,7 +191,7 @@ class Submitter:
         return {**self._cluster.seat, seats.NODES: str(nodes), seats.TOKEN: secrets.token_hex(16)}
 
     def _order(self, spec: TaskSpec) -> str:
-        from upshift.runtime.supervisor.serving.protocol import order_of
+        from upshift.runtime.supervisor.protocol import order_of
 
         values, argv = dict(secrets_of(spec)), tuple(sys.argv)
         said = order_of(argv=argv, secrets=values, wait=60.0, stop_record=not self._cluster.signals)

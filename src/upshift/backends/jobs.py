@@ -3,7 +3,7 @@
 An array is such a job, whose elements are the tasks of a mapped step. Which elements an array has is a list
 beside the specs of its tasks, so that a job is found again whatever was recorded before the engine was
 killed. An element may run tasks of elements that have not started
-(:mod:`upshift.runtime.supervisor.serving.array`): whose job an attempt is, its claim says.
+(:mod:`upshift.runtime.supervisor.array_element`): whose job an attempt is, its claim says.
 
 The thread that submits and the thread that watches share the records, under one lock.
 """
@@ -28,7 +28,7 @@ from upshift.model.spec import TaskSpec
 from upshift.runtime.storage.objects import side_by_side
 from upshift.runtime.storage.records import ARRAY, ArrayList, attempt_path, pack_array, unpack_array
 from upshift.runtime.storage.store import Store, open_direct, store_of
-from upshift.runtime.supervisor.serving.protocol import leave
+from upshift.runtime.supervisor.protocol import leave
 
 if TYPE_CHECKING:
     from upshift.runs.publishing import Uploads

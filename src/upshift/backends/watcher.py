@@ -21,8 +21,8 @@ from upshift.backends.scheduler import Arrays, Cluster, NotNow, State, nodes_of,
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.settings.retry import STOPPED
 from upshift.runtime.storage.live import name_of as name_in
-from upshift.runtime.supervisor.serving.array import element_in
-from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
+from upshift.runtime.supervisor.array_element import element_in
+from upshift.runtime.supervisor.protocol import AT_ONCE, WITH_GRACE
 
 LOOK = (0.1, 0.5)
 """Seconds between two looks at live records: where something happens, and where nothing has for QUIET."""

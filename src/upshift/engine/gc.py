@@ -30,7 +30,7 @@ from upshift.runtime import marks
 from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.files import available, stale
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.supervisor.serving import server_files
+from upshift.runtime.supervisor import server_files
 
 
 @attrs.frozen(kw_only=True)

@@ -35,7 +35,7 @@ from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runs.lease import here
 from upshift.runtime.storage.checkpoints import discard
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.serving import server_files
+from upshift.runtime.supervisor import server_files
 
 
 @attrs.frozen(kw_only=True)

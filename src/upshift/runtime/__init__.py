@@ -16,10 +16,6 @@ server is the supervisor of all tasks of a run.
 What is where, from what is above to what is below::
 
     supervisor/      one on each node of a task: an attempt, its processes, why they end, its result
-      serving/       supervisors as processes: the fork server of a run, or alone with one task
-      several/       other nodes
-      starters/      how step processes come to be: from a zygote, by a fork, or afresh
-      devices/       which accelerators they get
     step/            what runs in the step's own process
     usercode, tracebacks, shadowing   the user's modules, their exceptions, names that mean something else
     launch/          many processes for one step

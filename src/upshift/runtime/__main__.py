@@ -30,8 +30,7 @@ def _step(own: Sequence[str]) -> NoReturn:
 
 
 def _fork_server(own: Sequence[str]) -> NoReturn:
-    from upshift.runtime.supervisor import forkable
-    from upshift.runtime.supervisor.serving import forkserver
+    from upshift.runtime.supervisor import forkable, forkserver
 
     forkable.watch()
     forkable.quiet_pools()
@@ -55,16 +54,16 @@ def _framework(own: Sequence[str]) -> NoReturn:
 
 def _report(own: Sequence[str]) -> int:
     _be_ready()
-    from upshift.runtime.supervisor.serving import single_task
+    from upshift.runtime.supervisor import single_task
 
     return single_task.run_for_backend(own[0])
 
 
 def _serve(own: Sequence[str]) -> int:
     _be_ready()
-    from upshift.runtime.supervisor.serving import init
+    from upshift.runtime.supervisor import container_init
 
-    return init.serve(own)
+    return container_init.serve(own)
 
 
 def _be_ready() -> None:
@@ -85,11 +84,11 @@ def _scheduled(own: Sequence[str]) -> int:
         number = os.environ[number[1:]]
     element = None if number is None else int(number)
     if element is not None:
-        from upshift.runtime.supervisor.serving import array
+        from upshift.runtime.supervisor import array_element
 
-        if array.is_taken(path, element):
+        if array_element.is_taken(path, element):
             return 0
-    from upshift.runtime.supervisor.serving import single_task
+    from upshift.runtime.supervisor import single_task
 
     return single_task.run_for_scheduler(path, element)
 
@@ -103,7 +102,7 @@ def _by_hand(own: Sequence[str]) -> int:
     parser.add_argument("spec", metavar="SPEC", help="path of a task's spec (JSON)")
     parser.add_argument("--store", help="address of the store, instead of the one in the spec")
     arguments = parser.parse_args(own)
-    from upshift.runtime.supervisor.serving.single_task import run_by_hand
+    from upshift.runtime.supervisor.single_task import run_by_hand
 
     return run_by_hand(arguments.spec, arguments.store)
 

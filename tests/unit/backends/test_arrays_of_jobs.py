@@ -18,8 +18,8 @@ from upshift.backends.scheduler import Launch, name_of
 from upshift.model.spec import Code, EntryPoint, Hardware, TaskId, TaskSpec
 from upshift.runtime.storage.records import ArrayList, pack_array
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.supervisor.serving import array
-from upshift.runtime.supervisor.serving.array import Element
+from upshift.runtime.supervisor import array_element
+from upshift.runtime.supervisor.array_element import Element
 
 
 class Arrays:
@@ -119,12 +119,14 @@ def test_an_element_begins_with_its_own_task_and_goes_on_with_what_nobody_has_cl
     store.write_array(path, pack_array(ArrayList(1000.0, specs)))
     one = Element(store, path, 1)
     assert one.claim() == "runs/r/tasks/score/1.1.spec.json"
-    assert array.is_taken(str(tmp_path / path), 1) and not array.is_taken(str(tmp_path / path), 3)
+    assert array_element.is_taken(str(tmp_path / path), 1) and not array_element.is_taken(
+        str(tmp_path / path), 3
+    )
     others = [one.claim(), Element(store, path, 0).claim(), one.claim(), one.claim()]
     assert sorted(map(str, filter(None, others))) == [
         f"runs/r/tasks/score/{specs[number]}" for number in (0, 2, 3)
     ]
-    assert others[-1] is None and array.is_taken(str(tmp_path / path), 3)
+    assert others[-1] is None and array_element.is_taken(str(tmp_path / path), 3)
 
 
 def test_an_element_whose_task_another_one_has_leaves(tmp_path: Path) -> None:
@@ -133,12 +135,12 @@ def test_an_element_whose_task_another_one_has_leaves(tmp_path: Path) -> None:
     one = Element(store, path, 0)
     assert one.claim() is not None and one.claim() == "runs/r/tasks/score/1.1.spec.json"
     assert Element(store, path, 1).claim() is None
-    assert store.claimed_by(TaskId(run="r", step="score", index=1), 1) == array.claim_of(0)
+    assert store.claimed_by(TaskId(run="r", step="score", index=1), 1) == array_element.claim_of(0)
 
 
 def test_elements_that_go_on_rarely_want_the_same_task() -> None:
     free = list(range(176))
-    wanted = {free[int(len(free) * (number * array._SPREAD % 1))] for number in range(24)}
+    wanted = {free[int(len(free) * (number * array_element._SPREAD % 1))] for number in range(24)}
     assert len(wanted) == 24
     assert min(b - a for a, b in itertools.pairwise(sorted(wanted))) > 2
 
@@ -215,6 +217,6 @@ def test_few_elements_share_what_is_left_of_an_array_in_a_bucket() -> None:
 
 
 def test_a_claim_says_which_element_made_it() -> None:
-    assert array.element_in(array.claim_of(12)) == 12
-    assert array.element_in(array.claim_of(None)) is None
-    assert array.element_in("an engine that gave it up") is None
+    assert array_element.element_in(array_element.claim_of(12)) == 12
+    assert array_element.element_in(array_element.claim_of(None)) is None
+    assert array_element.element_in("an engine that gave it up") is None

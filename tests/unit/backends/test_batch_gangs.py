@@ -20,7 +20,7 @@ from upshift.model.configuration import Target
 from upshift.model.spec import Code, EntryPoint, Hardware, OutputSpec, TaskId, TaskSpec
 from upshift.runtime.launch import seats
 from upshift.runtime.storage.store import open_direct
-from upshift.runtime.supervisor.serving.protocol import ORDER_FILE, take_order
+from upshift.runtime.supervisor.protocol import ORDER_FILE, take_order
 
 OWN = {"AWS_BATCH_JOB_NODE_INDEX": "1", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "10.0.0.7"}
 

@@ -20,8 +20,8 @@ from upshift.backends.docker.watch import TAKEN, TRIES, ContainerWatch
 from upshift.errors import BackendError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.model.spec import Code, EntryPoint, Failure, Hardware, TaskId, TaskSpec
-from upshift.runtime.supervisor.devices.pool import Grant
-from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
+from upshift.runtime.supervisor.device_pool import Grant
+from upshift.runtime.supervisor.protocol import AT_ONCE, WITH_GRACE
 
 NAME = "upshift-one-1-0123456789ab"
 

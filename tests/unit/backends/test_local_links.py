@@ -15,7 +15,7 @@ import pytest
 from upshift.backends.local import backend
 from upshift.errors import BackendError
 from upshift.runtime import children, marks
-from upshift.runtime.supervisor.serving.server_files import ServerFiles
+from upshift.runtime.supervisor.server_files import ServerFiles
 
 LISTENER = """
 import os, signal, socket, sys

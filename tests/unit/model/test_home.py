@@ -17,7 +17,7 @@ from upshift.runs.catalog.opening import open_catalog
 from upshift.runs.lease import Lease
 from upshift.runtime.storage import files, home_folders
 from upshift.runtime.storage.store import open_store
-from upshift.runtime.supervisor.devices import pool
+from upshift.runtime.supervisor import device_pool
 
 
 @pytest.fixture(params=[0o000, 0o022])
@@ -37,7 +37,7 @@ MAKERS: dict[str, Callable[[], object]] = {
     "lease": lambda: Lease("20261123-120000-abcd", str(home() / "store")).release(),
     "memo": lambda: Memo("question").remember(1, {}),
     "facts of code": lambda: facts.keep(home() / "memos" / "facts", b"content"),
-    "devices": lambda: pool.note(["GPU-1"], TaskId(run="r1", step="one")),
+    "devices": lambda: device_pool.note(["GPU-1"], TaskId(run="r1", step="one")),
     "folder": lambda: files.make_folder(str(home() / "store" / "seals")),
     "scratch": lambda: os.close(home_folders.locked(str(home_folders.place() / "folder"))),
 }

@@ -68,7 +68,7 @@ from upshift.runtime.storage.store import open_store
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination
-    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.device_pool import Grant
 
 
 class DockerBackend:

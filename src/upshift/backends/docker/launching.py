@@ -37,11 +37,11 @@ from upshift.model.spec import Hardware, TaskSpec, encode
 from upshift.model.spec.hardware import SUPERVISOR, enforced
 from upshift.model.spec.task import Failure
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.devices.queue import DeviceQueue, Ready, Refuse, Tell
+from upshift.runtime.supervisor.device_queue import DeviceQueue, Ready, Refuse, Tell
 from upshift.runtime.supervisor.forkable import OWN_THREAD_PREFIX
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.device_pool import Grant
 
 
 PATIENCE = 60.0
@@ -170,7 +170,7 @@ def order_in_turn(order: bytes, name: str, path: str) -> bytes:
 
 def order_for(spec: TaskSpec, secrets: Mapping[str, str], grant: Grant | None) -> bytes:
     """What the supervisor in the container is told when it is ready."""
-    from upshift.runtime.supervisor.serving.protocol import order_of
+    from upshift.runtime.supervisor.protocol import order_of
 
     if grant is None:
         devices = () if spec.granted is not None and spec.granted.gpus == () else None
@@ -413,7 +413,7 @@ class DeviceBroker:
         ready.wait()
 
     def _serve(self, reader: int, ready: threading.Event) -> None:
-        from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
+        from upshift.runtime.supervisor.device_monitor import DeviceMonitor
 
         loop = Loop().confined(self._failed)
         accelerators = DeviceMonitor(loop)

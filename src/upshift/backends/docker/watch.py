@@ -41,7 +41,7 @@ from upshift.backends.docker.launching import (
 from upshift.errors import ImageError
 from upshift.images.containers.engine import ContainerEngine
 from upshift.runtime.supervisor.forkable import OWN_THREAD_PREFIX
-from upshift.runtime.supervisor.serving.protocol import AT_ONCE, RAN_NOTHING, TAKEN, WITH_GRACE
+from upshift.runtime.supervisor.protocol import AT_ONCE, RAN_NOTHING, TAKEN, WITH_GRACE
 
 PULLING = 2.0
 """Seconds after which it is said that a container still does not run."""

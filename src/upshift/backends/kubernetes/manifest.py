@@ -33,7 +33,7 @@ from upshift.backends.kubernetes.nodes import (
 from upshift.backends.scheduler import Launch
 from upshift.model.settings.kubernetes import OWN, TMPFS_PATH
 from upshift.runtime.launch import seats
-from upshift.runtime.supervisor.serving.protocol import ORDER
+from upshift.runtime.supervisor.protocol import ORDER
 
 Object = dict[str, Any]
 

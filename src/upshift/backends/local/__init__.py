@@ -1,1 +1,1 @@
-"""This machine. Tasks are forked by a fork server (:mod:`upshift.runtime.supervisor.serving.forkserver`)."""
+"""This machine. Tasks are forked by a fork server (:mod:`upshift.runtime.supervisor.forkserver`)."""

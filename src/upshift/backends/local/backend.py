@@ -44,9 +44,9 @@ from upshift.model.settings.sizes import format_size
 from upshift.model.spec import TaskSpec, encode
 from upshift.runtime import children, proc
 from upshift.runtime.children import PACKET, command_for_users
+from upshift.runtime.supervisor import forkserver, server_files
 from upshift.runtime.supervisor.forkable import OWN_THREAD_PREFIX, unsafe_to_fork
-from upshift.runtime.supervisor.serving import forkserver, server_files
-from upshift.runtime.supervisor.serving.server_files import ServerFiles
+from upshift.runtime.supervisor.server_files import ServerFiles
 
 if TYPE_CHECKING:
     from upshift.images.building.builder import Destination

@@ -20,7 +20,7 @@ from upshift.model.spec import Device, Hardware
 from upshift.model.spec.hardware import SUPERVISOR, Model, Shortfall, enforced
 from upshift.runtime.confine import host_facts
 from upshift.runtime.storage import home_folders
-from upshift.runtime.supervisor.devices.queue import WAIT
+from upshift.runtime.supervisor.device_queue import WAIT
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.matching import Match

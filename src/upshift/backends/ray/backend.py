@@ -52,7 +52,7 @@ from upshift.model.settings.ray import RaySettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import TaskSpec
 from upshift.runtime.launch import seats
-from upshift.runtime.supervisor.serving.protocol import ORDER_FILE
+from upshift.runtime.supervisor.protocol import ORDER_FILE
 
 MOST = 100
 """Jobs at once: the dashboard's node keeps 60 to 100 MB for each (ray #60159)."""

@@ -32,7 +32,7 @@ from upshift.errors import BackendError, RequestRefused
 from upshift.model.configuration import home
 from upshift.model.settings.slurm import minutes_of
 from upshift.runtime.launch import seats
-from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
+from upshift.runtime.supervisor.protocol import AT_ONCE, WITH_GRACE
 
 PATIENCE = 60.0
 """Seconds for one command."""

@@ -30,8 +30,8 @@ from upshift.runtime.accelerators.matching import listing
 from upshift.runtime.accelerators.vendor import MAKERS, Inventory
 from upshift.runtime.accelerators.vendors import present
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
-from upshift.runtime.supervisor.devices.pool import name_of, process_of
+from upshift.runtime.supervisor.device_monitor import DeviceMonitor
+from upshift.runtime.supervisor.device_pool import name_of, process_of
 
 _DEVICES, _FRAMEWORKS = "devices", "frameworks"
 # PCI vendor ids, and the classes of what computes: display, 3D, processing accelerator. Source: pci.ids.

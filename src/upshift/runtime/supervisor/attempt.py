@@ -41,9 +41,9 @@ from upshift.runtime.usercode import Sources
 
 if TYPE_CHECKING:
     from upshift.runtime.launch.network import Port
-    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.device_pool import Grant
     from upshift.runtime.supervisor.hang_detector import HangDetector
-    from upshift.runtime.supervisor.several.nodes import Nodes
+    from upshift.runtime.supervisor.nodes import Nodes
 
 
 class AttemptWatcher(Protocol):

@@ -16,7 +16,7 @@ from upshift.runtime.supervisor.counters import Mean
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.vendor import Reading
-    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
+    from upshift.runtime.supervisor.device_monitor import DeviceMonitor
 
 XIDS = 20
 """Xid events of a device that are recorded: the first ones."""

@@ -37,12 +37,12 @@ from upshift.runtime.step.step import perform
 from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.counters import Totals
-from upshift.runtime.supervisor.devices.queue import DeviceQueue
+from upshift.runtime.supervisor.device_queue import DeviceQueue
 from upshift.runtime.tracebacks import user_text
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
-    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.device_monitor import DeviceMonitor
+    from upshift.runtime.supervisor.device_pool import Grant
 
 GONE = 1.0
 """Seconds that are waited, at most, for the processes that have found the devices to be gone."""
@@ -142,7 +142,7 @@ def _devices(spec: TaskSpec) -> tuple[Grant | None, Failure | None]:
     watching: list[DeviceMonitor] = []
 
     def accelerators() -> DeviceMonitor:
-        from upshift.runtime.supervisor.devices.monitor import (
+        from upshift.runtime.supervisor.device_monitor import (
             DeviceMonitor,  # what no task needs is not imported
         )
 

@@ -32,15 +32,15 @@ from upshift.runtime.proc import Consumed
 from upshift.runtime.storage import claims, home_folders
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.counters import Totals
-from upshift.runtime.supervisor.devices.queue import QUIET
+from upshift.runtime.supervisor.device_queue import QUIET
 from upshift.runtime.supervisor.forkable import users_own
 from upshift.runtime.supervisor.limits import CpuSet, HostMemory, MemoryLimit
 from upshift.runtime.supervisor.members import LocalMember
 from upshift.runtime.supervisor.sampling import INTERVAL, Sampler, SharedCounters
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
-    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.device_monitor import DeviceMonitor
+    from upshift.runtime.supervisor.device_pool import Grant
     from upshift.runtime.supervisor.gpu_usage import GpuUsage
 
 

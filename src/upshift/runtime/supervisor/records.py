@@ -17,8 +17,8 @@ from upshift.runtime.supervisor.node_runtime import NodeRuntime
 
 if TYPE_CHECKING:
     from upshift.runtime.accelerators.vendor import Inventory
-    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
-    from upshift.runtime.supervisor.several.nodes import Nodes, RemoteNode
+    from upshift.runtime.supervisor.device_monitor import DeviceMonitor
+    from upshift.runtime.supervisor.nodes import Nodes, RemoteNode
 
 
 class AttemptRecords:

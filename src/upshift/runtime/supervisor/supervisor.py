@@ -17,15 +17,15 @@ from upshift.runtime.loop import Loop
 from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import AttemptWatcher, SupervisedAttempt
-from upshift.runtime.supervisor.devices.queue import DeviceQueue
+from upshift.runtime.supervisor.device_queue import DeviceQueue
 from upshift.runtime.supervisor.members import Overflow
 from upshift.runtime.supervisor.node_runtime import Machine
 from upshift.runtime.usercode import SOURCES, Sources
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
-    from upshift.runtime.supervisor.devices.pool import Grant
-    from upshift.runtime.supervisor.several.nodes import Nodes
+    from upshift.runtime.supervisor.device_monitor import DeviceMonitor
+    from upshift.runtime.supervisor.device_pool import Grant
+    from upshift.runtime.supervisor.nodes import Nodes
 
 
 class Supervisor:
@@ -57,7 +57,7 @@ class Supervisor:
     def accelerators(self) -> DeviceMonitor:
         """The devices of this machine; nobody watches them before ``want()`` is called."""
         if self._accelerators is None:
-            from upshift.runtime.supervisor.devices.monitor import (
+            from upshift.runtime.supervisor.device_monitor import (
                 DeviceMonitor,  # what no task needs is not imported
             )
 

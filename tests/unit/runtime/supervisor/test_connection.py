@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.several import connection as connections
-from upshift.runtime.supervisor.several.connection import LOG, Connection, Frame, WireError, pack
+from upshift.runtime.supervisor import node_connection as connections
+from upshift.runtime.supervisor.node_connection import LOG, Connection, Frame, WireError, pack
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from upshift.runtime import proc
 from upshift.runtime.accelerators import agent
 from upshift.runtime.accelerators.agent import Agent, AgentFailed
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.devices import monitor
-from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
+from upshift.runtime.supervisor import device_monitor
+from upshift.runtime.supervisor.device_monitor import DeviceMonitor
 
 Make = Callable[..., FakeNvml]
 
@@ -34,7 +34,7 @@ def loop() -> Loop:
 @pytest.fixture
 def watching(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceMonitor]:
     """A watcher without patience, so that no test waits for long."""
-    monkeypatch.setattr(monitor, "PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(device_monitor, "PAUSES", (0.01, 0.02))
     one = DeviceMonitor(loop)
     yield one
     one.close()
@@ -128,7 +128,7 @@ def test_an_agent_that_hangs_is_killed_and_started_again(
     on: Callable[[FakeNvml], FakeNvml],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(monitor, "LEAST", 0.3)
+    monkeypatch.setattr(device_monitor, "LEAST", 0.3)
     machine = on(fake_nvml(1))
     watching.want(interval=0.01)
     turn_until(loop, lambda: watching.readings)
@@ -150,7 +150,7 @@ def test_a_driver_that_never_answers_is_unknown_after_the_deadline(
     on: Callable[[FakeNvml], FakeNvml],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(monitor, "DEADLINE", 0.3)
+    monkeypatch.setattr(device_monitor, "DEADLINE", 0.3)
     on(fake_nvml(1, hang="nvmlInitWithFlags"))
     known: list[bool] = []
     watching.want(lambda: known.append(True))
@@ -212,7 +212,7 @@ def test_an_agent_that_stops_talking_and_does_not_end_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on(fake_nvml(1))
-    monkeypatch.setattr(monitor, "ENDING", 0.01)
+    monkeypatch.setattr(device_monitor, "ENDING", 0.01)
     monkeypatch.setattr(agent, "command", lambda *words: [*SILENT, words[3]])
     watching.want()
     turn_until(loop, lambda: watching.inventories)

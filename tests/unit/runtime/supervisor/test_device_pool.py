@@ -17,7 +17,7 @@ from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.agent import Snapshot
 from upshift.runtime.accelerators.files import LOCKS
 from upshift.runtime.accelerators.vendor import Inventory, Reading
-from upshift.runtime.supervisor.devices.pool import DevicePool, Grant
+from upshift.runtime.supervisor.device_pool import DevicePool, Grant
 
 GPUS = tuple(
     Device(vendor="nvidia", model="NVIDIA L4", memory=24 << 30, index=n, uuid=f"GPU-{n}") for n in range(3)

@@ -16,10 +16,10 @@ from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, enforced
 from upshift.runtime.accelerators import locks
 from upshift.runtime.accelerators.files import LOCKS
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.devices import queue as devices
-from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
-from upshift.runtime.supervisor.devices.pool import Grant
-from upshift.runtime.supervisor.devices.queue import DeviceQueue
+from upshift.runtime.supervisor import device_queue as devices
+from upshift.runtime.supervisor.device_monitor import DeviceMonitor
+from upshift.runtime.supervisor.device_pool import Grant
+from upshift.runtime.supervisor.device_queue import DeviceQueue
 
 GPU = Device(vendor="nvidia", model="NVIDIA H100 80GB HBM3")
 BOTH = TaskSpec(

@@ -19,8 +19,8 @@ from upshift.model.spec import Code, EntryPoint, Hardware, TaskId, TaskSpec
 from upshift.model.spec.codec import to_json
 from upshift.runtime.storage.records import ArrayList
 from upshift.runtime.storage.store import Store, open_direct
-from upshift.runtime.supervisor.serving import array
-from upshift.runtime.supervisor.serving.protocol import ORDER, order_of
+from upshift.runtime.supervisor import array_element
+from upshift.runtime.supervisor.protocol import ORDER, order_of
 
 TASKS = 6
 
@@ -96,5 +96,5 @@ def test_a_further_task_of_an_element_costs_three_requests(
 def test_an_element_whose_task_another_one_has_asks_twice(
     array_of: str, store: Store, server: Server, tmp_path: Path
 ) -> None:
-    assert store.claim_attempt(TaskId(run="r", step="one", index=3), 1, by=array.claim_of(0))
+    assert store.claim_attempt(TaskId(run="r", step="one", index=3), 1, by=array_element.claim_of(0))
     assert run_element(3, array_of, server, tmp_path / "node") == {"GET array": 1, "PUT claim": 1}

@@ -10,7 +10,7 @@ from members_kit import Process
 from upshift.model.spec import Code, EntryPoint, Failure, Launch, Rank, TaskId, TaskSpec, to_json
 from upshift.runtime.messages import Seen
 from upshift.runtime.supervisor.ends import EndsOfRanks, Gang, stopped
-from upshift.runtime.supervisor.several.nodes import RemoteMember, RemoteNode
+from upshift.runtime.supervisor.nodes import RemoteMember, RemoteNode
 
 SPEC = TaskSpec(
     task=TaskId(run="r", step="train"),

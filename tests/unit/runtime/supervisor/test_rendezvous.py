@@ -12,10 +12,10 @@ import pytest
 from upshift.model.spec import Failure, Launch
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.several import rendezvous
-from upshift.runtime.supervisor.several.connection import FORM, MESSAGES, SAYS, Frames, pack, proof_of, say
-from upshift.runtime.supervisor.several.nodes import Nodes
-from upshift.runtime.supervisor.several.rendezvous import Rendezvous, attempt_name
+from upshift.runtime.supervisor import rendezvous
+from upshift.runtime.supervisor.node_connection import FORM, MESSAGES, SAYS, Frames, pack, proof_of, say
+from upshift.runtime.supervisor.nodes import Nodes
+from upshift.runtime.supervisor.rendezvous import Rendezvous, attempt_name
 
 TOKEN = "sesame"
 

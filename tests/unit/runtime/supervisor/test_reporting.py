@@ -6,7 +6,7 @@ import json
 import os
 
 from upshift.runtime.loop import Loop
-from upshift.runtime.supervisor.serving.protocol import Reporter
+from upshift.runtime.supervisor.protocol import Reporter
 
 
 def read(descriptor: int) -> list[dict[str, object]]:

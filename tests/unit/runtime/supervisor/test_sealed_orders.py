@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from upshift.errors import ConfigError
-from upshift.runtime.supervisor.serving.protocol import ORDER, ORDER_FILE, leave, sealed, take_order
+from upshift.runtime.supervisor.protocol import ORDER, ORDER_FILE, leave, sealed, take_order
 
 SAID = {ORDER: '{"secrets": {"TOKEN": "sesame-open"}}', "UPSHIFT_NODES": "2"}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upshift.runtime.supervisor.several.connection import (
+from upshift.runtime.supervisor.node_connection import (
     LOG,
     SAYS,
     Frame,

@@ -12,7 +12,7 @@ process cannot be forked safely; where its zygote cannot be, step processes star
 the engine's session and outlives the engine: tasks that run when the engine is killed finish, and
 record their results. When it dies itself, its zygote and its step processes die with it; what they
 had started in turn carries its mark (:mod:`upshift.runtime.marks`), and is ended by
-:func:`upshift.runtime.supervisor.serving.server_files.sweep`.
+:func:`upshift.runtime.supervisor.server_files.sweep`.
 
 The socket takes packets of JSON: ``run``, ``cancel``, ``preload``, ``query``; it gives ``waiting``,
 ``started``, ``log``, ``ended``, ``status``.
@@ -46,15 +46,15 @@ from upshift.runtime.messages import own_streams
 from upshift.runtime.storage import claims, home_folders
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
-from upshift.runtime.supervisor.serving.server_files import ServerFiles, handle
+from upshift.runtime.supervisor.server_files import ServerFiles, handle
 from upshift.runtime.supervisor.starters import FreshStarter
 from upshift.runtime.supervisor.supervisor import Supervisor
 from upshift.runtime.supervisor.zygote import ZygotePool
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.pool import Grant
-    from upshift.runtime.supervisor.serving.local_nodes import LocalNodes
-    from upshift.runtime.supervisor.several.nodes import Nodes
+    from upshift.runtime.supervisor.device_pool import Grant
+    from upshift.runtime.supervisor.local_nodes import LocalNodes
+    from upshift.runtime.supervisor.nodes import Nodes
 
 
 BACKLOG = 8
@@ -342,7 +342,7 @@ class ForkServer:
 
     def _gather(self, task: _Task) -> None:
         """Start the further nodes of a task, and go on when they are there."""
-        from upshift.runtime.supervisor.serving.local_nodes import LocalNodes  # no other task needs it
+        from upshift.runtime.supervisor.local_nodes import LocalNodes  # no other task needs it
 
         task.wants = _Wants.NODES
 

@@ -29,8 +29,8 @@ import upshift
 from upshift.model.configuration import home
 from upshift.runtime import confine, proc
 from upshift.runtime.storage import home_folders
-from upshift.runtime.supervisor.serving import single_task
-from upshift.runtime.supervisor.serving.protocol import AT_ONCE, WITH_GRACE
+from upshift.runtime.supervisor import single_task
+from upshift.runtime.supervisor.protocol import AT_ONCE, WITH_GRACE
 
 IDLE = 10.0
 """Seconds without an order after which a container goes that has served one."""

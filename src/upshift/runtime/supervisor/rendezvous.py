@@ -33,7 +33,7 @@ from upshift.runtime.launch.network import keep_port, unreachable
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
-from upshift.runtime.supervisor.several.connection import (
+from upshift.runtime.supervisor.node_connection import (
     FORM,
     LARGEST,
     Connection,
@@ -45,7 +45,7 @@ from upshift.runtime.supervisor.several.connection import (
     proves,
     reading,
 )
-from upshift.runtime.supervisor.several.nodes import ORPHANED, Nodes, RemoteNode
+from upshift.runtime.supervisor.nodes import ORPHANED, Nodes, RemoteNode
 
 INTRODUCTION = 10.0
 """Seconds in which who has connected has to say who that is."""

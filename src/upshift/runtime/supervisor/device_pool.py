@@ -30,7 +30,7 @@ from upshift.runtime.accelerators.vendors import environment
 from upshift.runtime.storage.files import replacing
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
+    from upshift.runtime.supervisor.device_monitor import DeviceMonitor
 
 
 class Grant:

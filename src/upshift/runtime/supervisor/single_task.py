@@ -40,10 +40,10 @@ from upshift.runtime.storage.files import fresh
 from upshift.runtime.storage.records import attempt_path
 from upshift.runtime.storage.replica import Replica
 from upshift.runtime.storage.store import Store, open_direct, store_of
+from upshift.runtime.supervisor.array_element import Element
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
 from upshift.runtime.supervisor.members import Overflow
-from upshift.runtime.supervisor.serving.array import Element
-from upshift.runtime.supervisor.serving.protocol import (
+from upshift.runtime.supervisor.protocol import (
     ORDER,
     TAKEN,
     UNWANTED,
@@ -52,12 +52,12 @@ from upshift.runtime.supervisor.serving.protocol import (
     Reporter,
     take_order,
 )
-from upshift.runtime.supervisor.serving.roles import TaskLoop, role_of
+from upshift.runtime.supervisor.roles import TaskLoop, role_of
 from upshift.runtime.supervisor.starters import ForkStarter, FreshStarter
 from upshift.runtime.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.device_pool import Grant
 
 
 def run_for_scheduler(path: str, element: int | None = None) -> int:
@@ -233,7 +233,7 @@ def _taken_over(order: Order) -> Grant | None:
     """
     from upshift.runtime.accelerators import locks
     from upshift.runtime.accelerators.vendors import environment
-    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.device_pool import Grant
 
     devices = order.devices or ()
     if not devices:

@@ -16,9 +16,9 @@ from upshift.runtime import causes
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage.store import Store
+from upshift.runtime.supervisor.array_element import claim_of
 from upshift.runtime.supervisor.members import Overflow
-from upshift.runtime.supervisor.serving.array import claim_of
-from upshift.runtime.supervisor.serving.protocol import (
+from upshift.runtime.supervisor.protocol import (
     AT_ONCE,
     WITH_GRACE,
 )
@@ -26,9 +26,9 @@ from upshift.runtime.supervisor.starters import FreshStarter
 from upshift.runtime.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.pool import Grant
-    from upshift.runtime.supervisor.several.nodes import Nodes
-    from upshift.runtime.supervisor.several.rendezvous import Rendezvous
+    from upshift.runtime.supervisor.device_pool import Grant
+    from upshift.runtime.supervisor.nodes import Nodes
+    from upshift.runtime.supervisor.rendezvous import Rendezvous
 
 
 HEED = (0.5, 3.0)
@@ -54,7 +54,7 @@ def role_of(
         seat = attrs.evolve(seat, silence=spec.silence)
     if seat is None or seat.node == 0:
         return FirstNode(spec, store, loop, supervisor, secrets, starter=starter, seat=seat, mine=mine)
-    from upshift.runtime.supervisor.several.remote_supervisor import (
+    from upshift.runtime.supervisor.remote_supervisor import (
         RemoteSupervisor,  # no other task needs it
     )
 
@@ -196,7 +196,7 @@ class FirstNode:
         if self._seat is None:
             self._begin(grant, None)
             return
-        from upshift.runtime.supervisor.several.rendezvous import (
+        from upshift.runtime.supervisor.rendezvous import (
             Rendezvous,  # what no other task needs is not imported
         )
 

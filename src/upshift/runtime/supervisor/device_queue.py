@@ -33,8 +33,8 @@ from upshift.runtime.loop import Loop, Timer
 if TYPE_CHECKING:
     from upshift.model.settings.resources import ResourceSettings
     from upshift.runtime.accelerators.matching import Lack
-    from upshift.runtime.supervisor.devices.monitor import DeviceMonitor
-    from upshift.runtime.supervisor.devices.pool import DevicePool, Grant
+    from upshift.runtime.supervisor.device_monitor import DeviceMonitor
+    from upshift.runtime.supervisor.device_pool import DevicePool, Grant
 
 
 Ready = Callable[["Grant | None"], None]
@@ -164,7 +164,7 @@ class DeviceQueue:
         self._handed_out.remove(looked_at)
         spec, refuse = looked_at
         from upshift.runtime.accelerators.matching import match
-        from upshift.runtime.supervisor.devices.pool import Grant
+        from upshift.runtime.supervisor.device_pool import Grant
 
         inventories = self._accelerators().inventories
         visible = tuple(device for inventory in inventories for device in inventory.devices)
@@ -189,7 +189,7 @@ class DeviceQueue:
     def _watch(self) -> None:
         accelerators = self._accelerators()
         if self._pool is None:
-            from upshift.runtime.supervisor.devices.pool import DevicePool
+            from upshift.runtime.supervisor.device_pool import DevicePool
 
             self._pool = DevicePool(accelerators, engine=self._engine, returned=self._returned)
         if self._stop_listening is None:
@@ -311,7 +311,7 @@ class DeviceQueue:
 
 def _nothing(spec: TaskSpec) -> Grant:
     from upshift.runtime.accelerators.vendors import environment
-    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.device_pool import Grant
 
     return Grant(devices=(), environment=environment((), spec.environment))
 

@@ -30,7 +30,7 @@ from upshift.runtime.launch.ranks import ranks_of
 from upshift.runtime.proc import Consumed
 from upshift.runtime.supervisor.logs import Log
 from upshift.runtime.supervisor.members import Member
-from upshift.runtime.supervisor.several.connection import (
+from upshift.runtime.supervisor.node_connection import (
     LOG,
     MESSAGES,
     SAYS,

@@ -28,12 +28,12 @@ from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import EXITING
 from upshift.runtime.supervisor.forkable import inherited
 from upshift.runtime.supervisor.limits import CpuSet
-from upshift.runtime.supervisor.serving.protocol import order_of
-from upshift.runtime.supervisor.several.nodes import Nodes, RemoteNode
-from upshift.runtime.supervisor.several.rendezvous import Rendezvous
+from upshift.runtime.supervisor.nodes import Nodes, RemoteNode
+from upshift.runtime.supervisor.protocol import order_of
+from upshift.runtime.supervisor.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.device_pool import Grant
 
 
 WAIT = 120.0

@@ -1,6 +1,6 @@
 """The supervisor of a further node: processes within their bounds, for node 0 to decide about.
 
-What it and node 0 say to each other is drawn in :mod:`upshift.runtime.supervisor.several.nodes`.
+What it and node 0 say to each other is drawn in :mod:`upshift.runtime.supervisor.nodes`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from upshift.runtime.proc import Consumed
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.logs import Log
 from upshift.runtime.supervisor.members import LocalMember, Member, Overflow
+from upshift.runtime.supervisor.node_connection import LOG, MESSAGES, SIGHT, Connection, Frame, pack
 from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
-from upshift.runtime.supervisor.several.connection import LOG, MESSAGES, SIGHT, Connection, Frame, pack
-from upshift.runtime.supervisor.several.nodes import ORPHANED
-from upshift.runtime.supervisor.several.rendezvous import Joining
+from upshift.runtime.supervisor.nodes import ORPHANED
+from upshift.runtime.supervisor.rendezvous import Joining
 
 if TYPE_CHECKING:
-    from upshift.runtime.supervisor.devices.pool import Grant
+    from upshift.runtime.supervisor.device_pool import Grant
 
 
 TRYING = 5.0

@@ -1,1 +1,0 @@
-"""The accelerators of this machine among the tasks of its supervisors."""
