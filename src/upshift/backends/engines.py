@@ -47,38 +47,22 @@ class Journey:
 
 
 class Engines:
-    """Where a target runs engines, by its option ``detach``.
-
-    Parameters
-    ----------
-    target
-        The target.
-    cluster
-        Its scheduler.
-    settings
-        The class of its backend's settings.
-    options
-        What the target says to its steps, checked; ``detach`` says otherwise for engines, field by field.
-    private
-        Whether its jobs have the variables of this process, and nobody else can read them.
-    complete
-        Adds what an engine needs where its settings do not say so.
-    seen
-        Gives a target as an engine has it; None: it does not reach it.
-    journey
-        How engines get there; None: as the Python and the folders of this machine, which nodes see.
-    """
+    """Where a target runs engines, by its option ``detach``."""
 
     def __init__(
         self,
         target: Target,
         cluster: Cluster,
-        settings: type,
+        settings: type,  # the class of its backend's settings
+        # what the target says to its steps, checked; ``detach`` says otherwise for engines, field by field
         options: Mapping[str, Any],
         *,
-        private: bool,
+        private: bool,  # whether its jobs have the variables of this process, and nobody else can read them
+        # adds what an engine needs where its settings do not say so
         complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda said: said,
+        # gives a target as an engine has it; None: it does not reach it
         seen: Callable[[Target], Target | None] = lambda target: target,
+        # how engines get there; None: as the Python and the folders of this machine, which nodes see
         journey: Journey | None = None,
     ) -> None:
         self._target = target

@@ -127,33 +127,17 @@ def complete_all(job: Job) -> Outcome:
 
 
 class FakeCluster:
-    """Where the jobs of fake backends are.
-
-    Parameters
-    ----------
-    script
-        What becomes of each job.
-    capacity
-        What jobs share that run at once; None: any number.
-    offer
-        What a step gets; by default all that it asks for.
-    instant
-        Whether a job ends before ``submit`` returns.
-    capabilities
-        What the backend says it can do.
-    destination
-        Where it takes images from; None: it runs none.
-    """
+    """Where the jobs of fake backends are."""
 
     def __init__(
         self,
-        script: Script = complete_all,
+        script: Script = complete_all,  # what becomes of each job
         *,
-        capacity: Hardware | None = None,
-        offer: Callable[[Ask], Offer] | None = None,
-        instant: bool = True,
-        capabilities: Capabilities | None = None,
-        destination: Destination | None = None,
+        capacity: Hardware | None = None,  # what jobs share that run at once; None: any number
+        offer: Callable[[Ask], Offer] | None = None,  # what a step gets; by default all that it asks for
+        instant: bool = True,  # whether a job ends before ``submit`` returns
+        capabilities: Capabilities | None = None,  # what the backend says it can do
+        destination: Destination | None = None,  # where it takes images from; None: it runs none
     ) -> None:
         self.script = script
         self.capacity = capacity

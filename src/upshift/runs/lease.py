@@ -70,17 +70,6 @@ class Time:
 class Lease:
     """The right to work on a run.
 
-    Parameters
-    ----------
-    run
-        Id of the run.
-    store
-        Address of its store.
-    engine
-        What others should know of this engine, beside where it runs.
-    notice
-        Told what is waited for, where it has to be seen whether an engine on another machine lives.
-
     Raises
     ------
     RunOwned
@@ -91,10 +80,12 @@ class Lease:
 
     def __init__(
         self,
-        run: str,
-        store: str,
+        run: str,  # id of the run
+        store: str,  # address of its store
         *,
+        # what others should know of this engine, beside where it runs
         engine: Mapping[str, str] | None = None,
+        # told what is waited for, where it has to be seen whether an engine on another machine lives
         notice: Callable[[str], None] = lambda line: None,
         time: Time = Time(),
     ) -> None:

@@ -116,25 +116,17 @@ class Catalog:
     """Runs, tasks and attempts. Several engines may write it at once; see :class:`Database`.
 
     Every method raises what :class:`~upshift.runs.catalog.database.Database` raises, too.
-
-    Parameters
-    ----------
-    place
-        The SQLite file, or the PostgreSQL database.
-    flush
-        Whether what is recorded in a file survives a power failure at once. A server has its own settings.
-    fill
-        Writes into a new catalog, before anybody sees it, what it should hold.
-    opened
-        Given the catalog once, when it is open for the first time.
     """
 
     def __init__(
         self,
         place: Path | Server | Database,
         *,
+        # whether what is recorded in a file survives a power failure at once. A server has its own settings
         flush: bool = False,
+        # writes into a new catalog, before anybody sees it, what it should hold
         fill: Callable[[Catalog], None] | None = None,
+        # given the catalog once, when it is open for the first time
         opened: Callable[[Catalog], None] | None = None,
     ) -> None:
         def fill_database(new: Database) -> None:

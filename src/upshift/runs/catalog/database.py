@@ -222,30 +222,17 @@ _UNAVAILABLE = {
 
 
 class SqliteDatabase(Database):
-    """A SQLite file.
-
-    Parameters
-    ----------
-    path
-        The file; its folder is made with it.
-    migrations
-        What leads to each version.
-    flush
-        Whether a commit waits for the disk, so that it survives a power failure.
-    fill
-        Given a new file before it is in its place, for what it should hold.
-    opened
-        Called once, when the file is open for the first time.
-    """
+    """A SQLite file."""
 
     def __init__(
         self,
-        path: Path,
-        migrations: Migrations,
+        path: Path,  # the file; its folder is made with it
+        migrations: Migrations,  # what leads to each version
         *,
-        flush: bool = False,
+        flush: bool = False,  # whether a commit waits for the disk, so that it survives a power failure
+        # given a new file before it is in its place, for what it should hold
         fill: Callable[[Database], None] | None = None,
-        opened: Callable[[], None] | None = None,
+        opened: Callable[[], None] | None = None,  # called once, when the file is open for the first time
     ) -> None:
         super().__init__(path, opened=opened)
         self.path = path
