@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from upshift.errors import (
     UpshiftError,
@@ -29,10 +29,10 @@ from upshift.errors import (
 )
 from upshift.model.spec import Code
 from upshift.model.spec.task import Artifact
-from upshift.runtime.storage import artifacts
 from upshift.runtime.storage.digest import split
-from upshift.runtime.storage.serializers.pickled import picklers
-from upshift.runtime.storage.store import Store
+
+if TYPE_CHECKING:
+    from upshift.runtime.storage.store import Store
 
 _BEGINNING, _END = 40, 80
 """Lines of a traceback that are shown at most."""
@@ -160,6 +160,9 @@ def save_cells(function: Callable[..., Any], store: Store) -> Artifact | None:
     titles = {file: title for file in list(linecache.cache) if (title := cell_title(file)) is not None}
     if not titles:
         return None
+    from upshift.runtime.storage import artifacts  # who shows a traceback saves nothing
+    from upshift.runtime.storage.serializers.pickled import picklers
+
     pickler, _ = picklers()
     pickled = io.BytesIO()
     # Arrays are left out: what is looked for are names of files, which code objects hold as they are.
@@ -177,6 +180,8 @@ def restore_cells(saved: Artifact | None, store: Store) -> None:
     """Let this process know the text of the cells, and what they are called."""
     if saved is None:
         return
+    from upshift.runtime.storage import artifacts
+
     for file, (title, text) in cast("dict[str, list[str]]", artifacts.load(saved, store)).items():
         # No time of modification: nobody looks for the file.
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), title)
