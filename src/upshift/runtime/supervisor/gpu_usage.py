@@ -4,27 +4,84 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from upshift.model.spec.hardware import IDLE, Device, one_cpu
+from upshift.model.spec.hardware import IDLE, Device, Hardware, one_cpu
 from upshift.model.spec.task import Failure
 from upshift.runtime.storage.series import GPU_COLUMNS, Number
-from upshift.runtime.supervisor.counters import Mean
+from upshift.runtime.supervisor.sampling import Mean, Sampler
 
 if TYPE_CHECKING:
+    from upshift.model.spec import TaskSpec
     from upshift.runtime.accelerators.vendor import Reading
+    from upshift.runtime.loop import Loop
+    from upshift.runtime.proc import Consumed
+    from upshift.runtime.storage.store import Store
     from upshift.runtime.supervisor.device_monitor import DeviceMonitor
 
 XIDS = 20
 """Xid events of a device that are recorded: the first ones."""
+UNREADABLE = 15.0
+"""Seconds after which a device that has not told how busy it is never will."""
 STALE = 5.0
 """Seconds, or as many intervals, after which a reading says nothing any more."""
 _PLAIN = tuple(
     name for name in GPU_COLUMNS if name not in ("own_memory", "ecc_errors", "xid", "processes")
 )  # as the device tells them
+
+
+class GpuSampler(Sampler):
+    """Samples the devices of a step, too, and stops a step that leaves them idle for too long."""
+
+    def __init__(
+        self,
+        gpus: GpuUsage,
+        loop: Loop,
+        spec: TaskSpec,
+        store: Store,
+        *,
+        stop: Callable[[Failure], None],
+        **more: Any,
+    ) -> None:
+        super().__init__(loop, spec, store, **more)
+        self._gpus = gpus
+        self._stop = stop
+        self._idle_timeout = spec.settings.gpu_idle_timeout
+
+    @property
+    def remarks(self) -> list[str]:
+        return []
+
+    def record(self, *, seconds: float, consumed: Consumed, peak: int | None) -> Hardware:
+        record = super().record(seconds=seconds, consumed=consumed, peak=peak)
+        details = {**record.details, **self._gpus.together()}
+        return attrs.evolve(record, gpus=self._gpus.record(), details=details)
+
+    def _of_devices(
+        self, at: float, seconds: float, cpus: float, pids: Sequence[int]
+    ) -> Mapping[str, Number]:
+        return self._gpus.sample(at, seconds, cpus, pids)
+
+    def _table(self) -> Sequence[Mapping[str, Any]]:
+        return self._gpus.table()
+
+    def _tick(self) -> None:
+        super()._tick()
+        self._apply_policy()
+
+    def _apply_policy(self) -> None:
+        timeout, gpus = self._idle_timeout, self._gpus
+        if timeout is None:
+            return
+        if gpus.idleness.seconds >= timeout:
+            self._idle_timeout = None
+            self._stop(gpus.idleness.failure(len(gpus), timeout))
+        elif not gpus.known and self._last - self._started >= UNREADABLE:
+            self._tell("gpu_idle_timeout is not applied: the GPU does not tell how busy it is")
+            self._idle_timeout = None
 
 
 class GpuTotals:

@@ -36,8 +36,8 @@ from upshift.runtime.step.context import current
 from upshift.runtime.step.step import perform
 from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.store import Store, open_store
-from upshift.runtime.supervisor.counters import Totals
 from upshift.runtime.supervisor.device_queue import DeviceQueue
+from upshift.runtime.supervisor.sampling import Totals
 from upshift.runtime.tracebacks import user_text
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.attempt import EXITING
 from upshift.runtime.supervisor.forkable import inherited
-from upshift.runtime.supervisor.limits import CpuSet
+from upshift.runtime.supervisor.node_runtime import CpuSet
 from upshift.runtime.supervisor.nodes import Nodes, RemoteNode
 from upshift.runtime.supervisor.protocol import order_of
 from upshift.runtime.supervisor.rendezvous import Rendezvous

@@ -8,7 +8,7 @@ import pytest
 
 import trees
 from upshift.runtime.launch.ranks import cpu_numbers, cpus_near, listed_cpus, numa_nodes, shares_of_cpus
-from upshift.runtime.supervisor.limits import CpuSet
+from upshift.runtime.supervisor.node_runtime import CpuSet
 
 TWO = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from upshift.runtime import confine, proc
-from upshift.runtime.supervisor.limits import HostMemory
+from upshift.runtime.supervisor.node_runtime import HostMemory
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from upshift.runtime.supervisor import limits
+from upshift.runtime.supervisor import node_runtime
 
 SOURCE = """
 import subprocess, sys, time
@@ -25,7 +25,7 @@ def mapped(data):
 @pytest.fixture(params=["cgroup", "watchdog"])
 def limited(request, bench, monkeypatch):  # type: ignore[no-untyped-def]
     if request.param == "watchdog":
-        monkeypatch.setenv(limits.DISABLE, "1")
+        monkeypatch.setenv(node_runtime.DISABLE, "1")
     bench.write(SOURCE)
     bench.kind = request.param
     return bench
@@ -59,7 +59,7 @@ def test_mapped_inputs_do_not_count(limited) -> None:  # type: ignore[no-untyped
 
 
 def test_looks_that_take_long_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(limits.DISABLE, "1")
+    monkeypatch.setenv(node_runtime.DISABLE, "1")
     now, delays = [100.0], []
 
     def walk(pids: Iterable[int]) -> int:
@@ -70,10 +70,10 @@ def test_looks_that_take_long_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
         def after(self, seconds: float, call: Callable[[], None]) -> None:
             delays.append(seconds)
 
-    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(limits.proc, "tree", lambda pid: [1, 2])
-    monkeypatch.setattr(limits.proc, "proportional", walk)
+    monkeypatch.setattr(node_runtime.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(node_runtime.proc, "tree", lambda pid: [1, 2])
+    monkeypatch.setattr(node_runtime.proc, "proportional", walk)
     for each in (10, 60):
-        monkeypatch.setattr(limits.proc, "unreclaimable", lambda pid, each=each: each)
-        limits.MemoryLimit(100).watch(Patient(), {1: 0}, pytest.fail)  # type: ignore[arg-type]
-    assert delays == [limits.WATCH, 3.0 * limits.REST]
+        monkeypatch.setattr(node_runtime.proc, "unreclaimable", lambda pid, each=each: each)
+        node_runtime.MemoryLimit(100).watch(Patient(), {1: 0}, pytest.fail)  # type: ignore[arg-type]
+    assert delays == [node_runtime.WATCH, 3.0 * node_runtime.REST]

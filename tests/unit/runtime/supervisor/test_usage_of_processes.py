@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from upshift.runtime import proc
-from upshift.runtime.supervisor import counters
-from upshift.runtime.supervisor.counters import Network, Odometer, Processes, SharedMemory
+from upshift.runtime.supervisor import sampling
+from upshift.runtime.supervisor.sampling import Network, Odometer, Processes, SharedMemory
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 
@@ -101,7 +101,7 @@ def test_nobody_waits_for_the_kernel_to_walk_the_pages_of_large_steps(  # type: 
         assert filled
         ready()
 
-    monkeypatch.setattr(counters, "LARGEST", 200_000_000)
+    monkeypatch.setattr(sampling, "LARGEST", 200_000_000)
     monkeypatch.setattr(proc, "proportional", lambda pids: pytest.fail("it was asked"))
     pid = child(work)
     each = [proc.unreclaimable(one) for one in proc.tree(pid)]
@@ -111,7 +111,7 @@ def test_nobody_waits_for_the_kernel_to_walk_the_pages_of_large_steps(  # type: 
 
 
 def test_what_forked_processes_get_later_is_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters, "LARGEST", 0)
+    monkeypatch.setattr(sampling, "LARGEST", 0)
     shared = SharedMemory()
     stats = {
         1: proc.Stat((1, 5), True, 0, 0, parent=0, image=77),
