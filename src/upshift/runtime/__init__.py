@@ -17,11 +17,15 @@ What is where, from what is above to what is below::
 
     supervisor/      one on each node of a task: an attempt, its processes, why they end, its result
     step/            what runs in the step's own process
-    usercode, tracebacks, shadowing   the user's modules, their exceptions, names that mean something else
+    usercode, tracebacks, shadowing
+                     the user's modules, their exceptions, and files that hide other modules
     launch/          many processes for one step
     accelerators/    one file per vendor
-    messages, masking, confine, …     what both sides read
+    messages, masking, confine, causes
+                     what a step process says, its bounds, and why it ended
     storage/         blobs, serializers, task records, checkpoints
+    children, loop, marks, proc
+                     other processes: started, met at sockets, waited for, known as ours, measured
 
 Imports go down this list, and no supervisor imports what a step process does; but starters do, which fork.
 """

@@ -27,7 +27,8 @@ import attrs
 
 from upshift.model.settings.kinds import kind_of_model
 from upshift.model.spec import decode, encode
-from upshift.runtime.accelerators.vendor import MAKERS, ROOT, Inventory, Reading, Vendor, device_root
+from upshift.runtime.accelerators.files import ROOT, device_root
+from upshift.runtime.accelerators.vendor import MAKERS, Inventory, Reading, Vendor
 from upshift.runtime.accelerators.vendors import present, vendor_named
 from upshift.runtime.children import command
 

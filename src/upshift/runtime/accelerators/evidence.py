@@ -16,7 +16,7 @@ import attrs
 
 from upshift.model.spec.hardware import Device
 from upshift.model.spec.telemetry import Framework
-from upshift.runtime.accelerators.vendor import device_root
+from upshift.runtime.accelerators.files import device_root
 
 VISIBILITY: Mapping[str, tuple[str, ...]] = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),

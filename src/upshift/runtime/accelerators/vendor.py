@@ -13,9 +13,6 @@ from typing import ClassVar, Protocol
 import attrs
 
 from upshift.model.spec.hardware import Device
-from upshift.runtime.accelerators.files import ROOT, device_root
-
-__all__ = ["MAKERS", "ROOT", "Inventory", "Reading", "Vendor", "device_root"]
 
 MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 """What vendors are called, where that is not their name."""
