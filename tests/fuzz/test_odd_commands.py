@@ -21,7 +21,7 @@ import pytest
 from odd import Odd
 from prepared import UPSHIFT, Interpreter
 from project import Outcome, Project
-from upshift.cli.commands import upshift as program
+from upshift.cli import upshift as program
 
 CASES = int(os.environ.get("UPSHIFT_FUZZ_CASES", "5"))
 SEED = os.environ.get("UPSHIFT_TEST_SEED", "1")

@@ -59,7 +59,7 @@ def test_a_run_imports_nothing_of_flows_and_of_what_is_installed(tmp_path: Path)
         "@step\ndef one() -> int: return 1\n\n@pipeline\ndef example(): return one()\n"
     )
     script = (
-        "import sys\nfrom upshift.cli.commands import main\n"
+        "import sys\nfrom upshift.cli import main\n"
         f"sys.argv = ['upshift', 'run', {str(tmp_path / 'pipeline.py')!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
         "print(*(name for name in sys.modules if name.startswith('upshift.authoring.flow')))\n"

@@ -9,10 +9,10 @@ import attrs
 import pytest
 
 import upshift
+from upshift import cli
 from upshift.backends.docker import offers as containers
 from upshift.backends.local.backend import OPTIONS
 from upshift.backends.local.offers import MANNERS
-from upshift.cli import output
 from upshift.model.configuration import Configuration, Target
 from upshift.runtime.launch import seats
 
@@ -64,7 +64,7 @@ def test_every_exit_code_is_there() -> None:
     raised = {
         getattr(upshift, n).exit_code for n in upshift.__all__ if hasattr(getattr(upshift, n), "exit_code")
     }
-    assert codes == {0, output.BUG, output.INTERRUPTED, output.BROKEN_PIPE, *raised}
+    assert codes == {0, cli.BUG, cli.INTERRUPTED, cli.BROKEN_PIPE, *raised}
 
 
 def test_every_key_of_the_configuration_is_there() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.authoring.options import PipelineOptions
-from upshift.authoring.parameters.parse import parse_params
+from upshift.authoring.parameters import parse_params
 from upshift.authoring.pipelines import Pipeline
 from upshift.errors import NotFound
 from upshift.model.spec.codec import decode

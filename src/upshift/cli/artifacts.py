@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from upshift.cli import LazyCommand, LazyGroup, echo
 from upshift.cli import shared_options as shared
-from upshift.cli.commands import LazyCommand, LazyGroup
-from upshift.cli.output import echo
 
 if TYPE_CHECKING:
     from upshift.runs.history.versions import ArtifactVersion

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from upshift.cli.output import exit_code_of
+from upshift.cli import exit_code_of
 from upshift.engine.detached import Order
 from upshift.engine.ownerless import record_refused
 from upshift.engine.remote_engine import log_of

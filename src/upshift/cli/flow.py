@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 
+from upshift.cli import LazyCommand, LazyGroup
 from upshift.cli import shared_options as shared
-from upshift.cli.commands import LazyCommand, LazyGroup
 from upshift.model.checks import shown as quoted
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def _place(command: Any) -> Any:
 
 
 def _arguments(pipeline: FlowPipeline, params: Mapping[str, str | None]) -> dict[str, object]:
-    from upshift.authoring.parameters.parse import parse_params
+    from upshift.authoring.parameters import parse_params
 
     given = [
         f"{name.removeprefix('parameter_')}={value}" for name, value in params.items() if value is not None

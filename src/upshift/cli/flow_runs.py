@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from upshift.cli.output import echo
+from upshift.cli import echo
 from upshift.model.checks import shown as quoted
 from upshift.model.graph import FOREACH, GANG, SWITCH
 from upshift.model.settings.sizes import format_size

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from upshift.cli.output import echo
+from upshift.cli import echo
 from upshift.cli.selection import chosen, found, log_files, refuse_rank, selected
 from upshift.errors import NotFound, UsageError
 from upshift.model.configuration import load_configuration

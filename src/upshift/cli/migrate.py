@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import click
 
-from upshift.cli.output import echo
+from upshift.cli import echo
 from upshift.errors import UsageError
 from upshift.model.checks import name_to_come, option_of_another_tool
 

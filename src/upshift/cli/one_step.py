@@ -66,7 +66,7 @@ def _apart(work: Callable[[], Any]) -> Any:
     if child == 0:
         import json
 
-        from upshift.cli.output import exit_code_of
+        from upshift.cli import exit_code_of
 
         os.close(reading)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from upshift.cli.output import echo
+from upshift.cli import echo
 
 if TYPE_CHECKING:
     from upshift.engine.debug import Replayed

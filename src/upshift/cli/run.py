@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from upshift.cli import echo
 from upshift.cli import shared_options as shared
-from upshift.cli.output import echo
 
 if TYPE_CHECKING:
     from upshift.report import Progress

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from upshift.cli import echo
 from upshift.cli import shared_options as shared
-from upshift.cli.output import echo
 from upshift.model.checks import MOST_RUNS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from upshift.cli.output import echo
+from upshift.cli import echo
 
 if TYPE_CHECKING:
     from upshift.authoring.pipelines import Pipeline
@@ -223,7 +223,7 @@ def named_pipeline(
     """Import the named pipeline, and parse its parameters."""
     before_users_code()
     from upshift.authoring.loading import load_pipeline
-    from upshift.authoring.parameters.parse import parse_params
+    from upshift.authoring.parameters import parse_params
 
     typed = click.get_current_context().meta.get(_CONFIGS, [])
     sys.argv[1:] = typed  # where a flow looks for its configurations, as on its own command line

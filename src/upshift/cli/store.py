@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from upshift.cli import LazyCommand, LazyGroup, echo
 from upshift.cli import shared_options as shared
-from upshift.cli.commands import LazyCommand, LazyGroup
-from upshift.cli.output import echo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

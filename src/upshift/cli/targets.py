@@ -15,7 +15,7 @@ import click
 
 from upshift.backends.base import Finding
 from upshift.backends.registry import capabilities_of, open_backend
-from upshift.cli.output import echo
+from upshift.cli import echo
 from upshift.errors import UpshiftError
 from upshift.model.configuration import UNCONFIGURED, Configuration, Target, load_configuration
 

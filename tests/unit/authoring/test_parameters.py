@@ -17,7 +17,7 @@ import pydantic
 import pytest
 
 from upshift import MissingExtra, Pipeline, UsageError, pipeline
-from upshift.authoring.parameters.parse import parse_params
+from upshift.authoring.parameters import parse_params
 from upshift.model.plain import plain_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from upshift.backends.slurm.backend import SlurmBackend
 from upshift.backends.slurm.cluster import Login
 from upshift.backends.slurm.script import KINDS, Containers, environment, script_of
 from upshift.backends.slurm.site import findings, offer, read_site
-from upshift.cli.commands import upshift
+from upshift.cli import upshift
 from upshift.errors import ConfigError, RequestRefused, SettingsError
 from upshift.model.configuration import Target
 from upshift.model.settings.resources import ResourceSettings

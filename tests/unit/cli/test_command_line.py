@@ -11,8 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from upshift.cli.commands import upshift
-from upshift.cli.output import exit_code_of
+from upshift.cli import exit_code_of, upshift
 from upshift.errors import NotFound, RequestRefused, RunCancelled, RunFailed, StoreUnavailable, UpshiftError
 
 
@@ -142,7 +141,7 @@ def test_what_a_command_returns_is_the_exit_code() -> None:
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     code = (
-        "import sys; from upshift.cli.output import exit_code_of\n"
+        "import sys; from upshift.cli import exit_code_of\n"
         "def write():\n"
         "    for _ in range(100_000): print('x' * 80)\n"
         "sys.exit(exit_code_of(write))"
@@ -159,7 +158,7 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
 
 def test_a_run_whose_output_nobody_reads_any_more_keeps_its_exit_code() -> None:
     code = (
-        "import sys; from upshift.cli.output import exit_code_of\n"
+        "import sys; from upshift.cli import exit_code_of\n"
         "from upshift.report.display import make_progress\n"
         "from upshift.model.spec import TaskId\n"
         "def run():\n"

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from recorder import Recorder
-from upshift.cli.commands import upshift
+from upshift.cli import upshift
 from upshift.model.spec import TaskId
 from upshift.runs.catalog.rows import AttemptRow, TaskRow
 from upshift.runs.lease import Lease

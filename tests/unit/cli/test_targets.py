@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from upshift.backends.base import Finding
 from upshift.cli import targets as module
-from upshift.cli.commands import upshift
+from upshift.cli import upshift
 from upshift.errors import BackendError
 from upshift.model.configuration import Configuration, Target
 

@@ -1,1 +1,0 @@
-"""A pipeline's parameters as users give them: ``--param NAME=VALUE``, and files of JSON, YAML or TOML."""
