@@ -21,11 +21,10 @@ from benchmarks.harness import Effort, Report, Row, Turns, fresh_home, program
 from tests.engines import base_image
 from tests.engines.registries import LoopbackRegistry, running
 from upshift.errors import ImageError
-from upshift.images.base import Contents, Ingredients, Parent, Recipe
+from upshift.images.base import Contents, Ingredients, Parent, Recipe, Reference
 from upshift.images.building.builder import Builder, Destination
 from upshift.images.building.packages import resolve
 from upshift.images.parents.contents import contents_of
-from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
 from upshift.images.uv import find_uv, platform_of
 

@@ -20,10 +20,10 @@ from upshift.images.base import (
     Parent,
     Progress,
     Recipe,
+    Reference,
     Tell,
 )
 from upshift.images.building.builder import Destination, FoundImage
-from upshift.images.reference import Reference
 
 
 def made_up_parent(name: str = "python:3.11-slim", *, number: int = 1, **fields: Any) -> Parent:

@@ -17,11 +17,10 @@ from image_kit import ImageMaker
 from registries import LoopbackRegistry
 
 from upshift.errors import ImageError
-from upshift.images.base import Contents, Lock, LockedPackage, Parent
+from upshift.images.base import Contents, Lock, LockedPackage, Parent, Reference
 from upshift.images.checks import replaced
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.parents.contents import contents_of
-from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"

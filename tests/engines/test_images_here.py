@@ -8,8 +8,8 @@ import urllib.request
 import pytest
 from registries import LoopbackRegistry
 
+from upshift.images.base import Reference
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.reference import Reference
 
 
 def test_the_registry_wants_a_password(registry: LoopbackRegistry) -> None:

@@ -14,12 +14,11 @@ import pytest
 from image_kit import ImageMaker, Workshop
 
 from upshift.errors import ImageError
-from upshift.images.base import LOCK_LABEL, RECIPE_LABEL, Image, Progress
+from upshift.images.base import LOCK_LABEL, RECIPE_LABEL, Image, Progress, Reference
 from upshift.images.building.builder import Destination
 from upshift.images.containers import transfer
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.preparing import Prepared
-from upshift.images.reference import Reference
 from wheels import sdist, wheel
 
 NASTY = {

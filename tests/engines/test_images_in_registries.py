@@ -19,13 +19,22 @@ import pytest
 from registries import LoopbackRegistry
 
 from upshift.errors import ImageError
-from upshift.images.base import Contents, Image, Ingredients, Lock, Parent, Progress, Recipe
+from upshift.images.base import (
+    Contents,
+    Image,
+    Ingredients,
+    Lock,
+    Parent,
+    Progress,
+    Recipe,
+    Reference,
+    tag_of,
+)
 from upshift.images.building import packing
 from upshift.images.building.builder import Builder, Destination, FoundImage
 from upshift.images.building.packages import resolve
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.parents.contents import contents_of
-from upshift.images.reference import Reference, tag_of
 from upshift.images.registries.client import Registries
 from wheels import sdist, wheel
 

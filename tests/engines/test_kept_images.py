@@ -14,10 +14,9 @@ from registries import LoopbackRegistry
 
 from project import Project
 from upshift.errors import ImageError
-from upshift.images.base import HOME_LABEL, PROJECT_LABEL, RECIPE_LABEL
+from upshift.images.base import HOME_LABEL, PROJECT_LABEL, RECIPE_LABEL, tag_of
 from upshift.images.built import built_in_engine, remove_from_engine, this_home
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.reference import tag_of
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from registries import PASSWORD, USER, LoopbackRegistry
 from cut_wire import CutWire
 from stand_in_registry import OCI_CONFIG, OCI_LAYER, OCI_MANIFEST, digest_of
 from upshift.errors import ImageError
+from upshift.images.base import Reference
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.reference import Reference
 from upshift.images.registries.client import Registries
 from upshift.images.registries.transport import RegistryTransport
 

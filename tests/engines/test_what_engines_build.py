@@ -16,11 +16,10 @@ from image_kit import Workshop, containers_removed
 from registries import LoopbackRegistry
 
 from upshift.errors import ImageError
-from upshift.images.base import RECIPE_LABEL, Progress
+from upshift.images.base import RECIPE_LABEL, Progress, Reference
 from upshift.images.building.builder import Destination
 from upshift.images.built import built_in_engine
 from upshift.images.containers.bases import UNFINISHED, remove_unfinished, this_home, unfinished
-from upshift.images.reference import Reference
 
 
 def write(workshop: Workshop, text: str, name: str = "Dockerfile") -> str:

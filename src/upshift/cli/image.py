@@ -172,8 +172,8 @@ def _images(
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
     destination = None
     if registry is not None:
+        from upshift.images.base import Reference
         from upshift.images.building.builder import Destination
-        from upshift.images.reference import Reference
 
         registry = registry.rstrip("/")
         Reference.parse(f"{registry}/upshift")  # else a mistake in it were told of each image
@@ -355,6 +355,7 @@ def _places(target: str | None, registry: str | None, repository: str) -> Iterat
     from functools import partial
 
     from upshift.errors import UsageError
+    from upshift.images.base import Reference
     from upshift.images.built import (
         built_in_engine,
         built_in_registry,
@@ -362,7 +363,6 @@ def _places(target: str | None, registry: str | None, repository: str) -> Iterat
         remove_from_registry,
     )
     from upshift.images.containers.engine import NAMES, find_engine
-    from upshift.images.reference import Reference
     from upshift.model.configuration import load_configuration
 
     if registry and target:

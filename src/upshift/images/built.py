@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.errors import ImageError
-from upshift.images.base import HOME_LABEL, PROJECT_LABEL, RECIPE_LABEL
+from upshift.images.base import HOME_LABEL, PROJECT_LABEL, RECIPE_LABEL, TAG_PREFIX, Reference, tag_of
 from upshift.images.containers.bases import BASE_LABEL, this_home, unfinished
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.reference import TAG_PREFIX, Reference, tag_of
 
 if TYPE_CHECKING:
     from upshift.images.registries.client import Registries

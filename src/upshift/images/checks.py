@@ -28,11 +28,11 @@ from upshift.images.base import (
     Lock,
     Needs,
     Parent,
+    Reference,
 )
 from upshift.images.gpu_checks import Subject, bare_name
 from upshift.images.parents.contents import known_image
 from upshift.images.parents.known import cuda_in, minor
-from upshift.images.reference import Reference
 from upshift.images.registries.answers import login_command
 from upshift.runtime.accelerators.compatibility import parse
 

@@ -26,7 +26,7 @@ from pathlib import Path
 import attrs
 
 from upshift.errors import ImageError, MissingExtra, RecipeError
-from upshift.images.base import LEAST_PYTHON, Contents, Image, Lock, Progress, Recipe, Tell
+from upshift.images.base import LEAST_PYTHON, Contents, Image, Lock, Progress, Recipe, Tell, digest_of_data
 from upshift.images.building.packages import (
     installer_options,
     load_lock,
@@ -39,7 +39,6 @@ from upshift.images.output import follow
 from upshift.images.parents.known import minor
 from upshift.images.recipes.reading import read_text
 from upshift.images.recipes.recipe import make_ingredients
-from upshift.images.reference import digest_of_data
 from upshift.images.uv import find_uv, run_uv
 from upshift.model.configuration import home
 from upshift.model.settings.docker import DockerSettings

@@ -33,6 +33,7 @@ from upshift.images.base import (
     Needs,
     Parent,
     Progress,
+    Reference,
     Tell,
 )
 from upshift.images.building.builder import Builder, Destination, finding_of, no_registries, refuse_old_python
@@ -43,7 +44,6 @@ from upshift.images.containers.engine import ContainerEngine, find_engine
 from upshift.images.parents.contents import contents_of, read_parent
 from upshift.images.recipes.reading import hashes_split, normalized, parsed
 from upshift.images.recipes.recipe import make_ingredients
-from upshift.images.reference import Reference
 from upshift.images.registries.answers import Unavailable
 from upshift.images.uv import Unmet
 from upshift.model.settings.docker import DockerSettings

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from upshift.images.reference import Reference
+from upshift.images.base import Reference
 from upshift.images.registries.client import Registries
 from upshift.images.registries.credentials import RegistryCredentials
 from upshift.images.registries.transport import RegistryTransport

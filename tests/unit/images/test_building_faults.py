@@ -17,11 +17,10 @@ from registry_kit import open_registries
 
 from stand_in_registry import StandInRegistry
 from upshift.errors import ImageError, RecipeError
-from upshift.images.base import Contents, Image, Ingredients, Parent, Recipe
+from upshift.images.base import Contents, Image, Ingredients, Parent, Recipe, Reference, tag_of
 from upshift.images.building.builder import Builder, Destination
 from upshift.images.building.packages import resolve
 from upshift.images.cache import build_folder
-from upshift.images.reference import Reference, tag_of
 from wheels import wheel
 
 PLATFORM = "linux/amd64"

@@ -10,10 +10,9 @@ from registry_kit import image, open_registries
 
 from stand_in_registry import StandInRegistry
 from upshift.errors import ImageError
-from upshift.images.base import RECIPE_LABEL
+from upshift.images.base import RECIPE_LABEL, TAG_PREFIX
 from upshift.images.built import built_in_engine, built_in_registry, remove_from_registry
 from upshift.images.containers.engine import ContainerEngine
-from upshift.images.reference import TAG_PREFIX
 
 FIRST, SECOND = TAG_PREFIX + "a" * 64, TAG_PREFIX + "b" * 64
 

@@ -23,10 +23,10 @@ from upshift.images.base import (
     Needs,
     Parent,
     Recipe,
+    Reference,
 )
 from upshift.images.checks import check, nothing_keeps, replaced, replacement
 from upshift.images.parents.contents import contents_of
-from upshift.images.reference import Reference
 
 NVIDIA = frozenset({"nvidia"})
 ACCELERATE = frozenset({"accelerate"})

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from upshift.errors import ImageError, UsageError
+from upshift.images.base import Reference
 from upshift.images.containers.engine import ContainerEngine, find_engine
-from upshift.images.reference import Reference
 
 DOCKER = {
     "Client": {"Version": "28.2.2", "Os": "linux", "Arch": "amd64"},

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from upshift.images.base import Contents, Parent
+from upshift.images.base import Contents, Parent, Reference
 from upshift.images.gpu_checks import OFFICIAL, nearest
 from upshift.images.parents.contents import contents_of
 from upshift.images.parents.known import cuda_of, known, minor, rocm_of
-from upshift.images.reference import Reference
 from upshift.runtime.accelerators import compatibility
 
 

@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
+from upshift.images.base import Reference
 from upshift.images.gpu_checks import OFFICIAL
 from upshift.images.parents.known import known
-from upshift.images.reference import Reference
 from upshift.runtime.accelerators import compatibility
 from upshift.runtime.accelerators.compatibility import parse
 

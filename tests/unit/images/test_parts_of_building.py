@@ -27,12 +27,12 @@ from upshift.images.base import (
     LockedPackage,
     Parent,
     Recipe,
+    Reference,
 )
 from upshift.images.building import bytecode
 from upshift.images.building.builder import Builder, Destination
 from upshift.images.building.delivery import Additions, compose, compose_in_engine
 from upshift.images.building.packing import Entry, ImageLayout, Layer, last_entries, record_of, write_layer
-from upshift.images.reference import Reference
 from upshift.images.registries.answers import DOCKER_MANIFEST, OCI_MANIFEST
 from upshift.images.registries.client import Registries
 from upshift.images.uv import platform_of

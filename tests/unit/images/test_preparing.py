@@ -27,10 +27,10 @@ from upshift.images.base import (
     Parent,
     Progress,
     Recipe,
+    Reference,
 )
 from upshift.images.building.builder import Destination
 from upshift.images.preparing import Prepared, Preparer
-from upshift.images.reference import Reference
 from upshift.images.registries.answers import LoginRefused, Unavailable
 from upshift.images.uv import Unmet
 

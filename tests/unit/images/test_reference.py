@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from upshift.errors import ImageError
-from upshift.images.reference import Reference, repository_in, tag_of
+from upshift.images.base import Reference, repository_in, tag_of
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 

@@ -13,7 +13,7 @@ from registry_kit import image, open_registries
 
 from stand_in_registry import OCI_CONFIG, OCI_MANIFEST, StandInRegistry, digest_of
 from upshift.errors import ImageError
-from upshift.images.reference import Reference, is_digest
+from upshift.images.base import Reference, is_digest
 from upshift.images.registries.answers import chosen, configuration_of, document_of, is_index, parent_of
 from upshift.images.registries.client import Registries
 

@@ -14,10 +14,9 @@ import attrs
 import pytest
 
 from upshift.errors import ImageError
-from upshift.images.base import Parent
+from upshift.images.base import Parent, Reference
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.parents.contents import contents_of
-from upshift.images.reference import Reference
 
 SITE = "usr/local/lib/python3.11/site-packages"
 FILES = {

@@ -23,10 +23,10 @@ from upshift.images.base import (
     Parent,
     Progress,
     Recipe,
+    Reference,
 )
 from upshift.images.building.builder import Destination
 from upshift.images.preparing import Prepared
-from upshift.images.reference import Reference
 from upshift.report.terminal import Page, cells
 from upshift.report.terminal.images import Building, called, changes, finding_lines, show_image
 from upshift.report.views.plan import image_json

@@ -21,6 +21,7 @@ import attrs
 
 from upshift.errors import ImageError, MissingExtra, RecipeError, UpshiftError, location
 from upshift.images.base import (
+    DEFAULT_REPOSITORY,
     ERROR,
     HOME_LABEL,
     LEAST_PYTHON,
@@ -36,7 +37,11 @@ from upshift.images.base import (
     Lock,
     Parent,
     Progress,
+    Reference,
     Tell,
+    repository_in,
+    tag_of,
+    whole_id,
 )
 from upshift.images.building.delivery import Additions, BuildThreads, Delivery, ToEngine, ToRegistry
 from upshift.images.building.layers import LayerBuilder
@@ -48,7 +53,6 @@ from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.transfer import pull, push
 from upshift.images.parents.contents import contents_of, read_parent
 from upshift.images.recipes.dockerfiles import instructions
-from upshift.images.reference import DEFAULT_REPOSITORY, Reference, repository_in, tag_of, whole_id
 from upshift.images.uv import find_uv, platform_of
 from upshift.runtime.accelerators.compatibility import parse
 

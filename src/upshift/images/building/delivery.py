@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.errors import ImageError
-from upshift.images.base import RECIPE_LABEL, Parent, Progress, Tell
+from upshift.images.base import RECIPE_LABEL, Parent, Progress, Reference, Tell, digest_of, layers_in
 from upshift.images.building.packing import Layer
 from upshift.images.containers.engine import ContainerEngine
 from upshift.images.containers.transfer import Composed, ImageToLoad, load
 from upshift.images.parents.traces import PATH
-from upshift.images.reference import Reference, digest_of, layers_in
 from upshift.images.registries.answers import CONFIGURATIONS, DOCKER_MANIFEST, OCI_MANIFEST, layers_of
 from upshift.model.settings.sizes import format_size
 

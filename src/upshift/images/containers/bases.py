@@ -29,12 +29,21 @@ from typing import TextIO
 import attrs
 
 from upshift.errors import ImageError, RecipeError, location
-from upshift.images.base import HOME_LABEL, PROJECT_LABEL, Ingredients, Parent, Progress, Recipe, Tell
+from upshift.images.base import (
+    DEFAULT_REPOSITORY,
+    HOME_LABEL,
+    PROJECT_LABEL,
+    Ingredients,
+    Parent,
+    Progress,
+    Recipe,
+    Reference,
+    Tell,
+)
 from upshift.images.cache import build_folder, build_lock
 from upshift.images.containers.engine import PODMAN, ContainerEngine, full_disk
 from upshift.images.containers.transfer import platform_of, tls_of
 from upshift.images.recipes.dockerfiles import instructions
-from upshift.images.reference import DEFAULT_REPOSITORY, Reference
 from upshift.model.configuration import home, make_folder
 
 BASE_LABEL = "dev.upshift.base"

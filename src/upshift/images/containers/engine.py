@@ -19,9 +19,8 @@ from typing import Any
 import attrs
 
 from upshift.errors import ImageError, UsageError, suggestion
-from upshift.images.base import Parent
+from upshift.images.base import DOCKER_HUB, Parent, Reference, platform_name, whole_id
 from upshift.images.output import follow
-from upshift.images.reference import DOCKER_HUB, Reference, platform_name, whole_id
 from upshift.runtime.accelerators.compatibility import parse
 
 DOCKER, PODMAN = "docker", "podman"

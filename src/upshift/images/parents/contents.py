@@ -28,9 +28,8 @@ import attrs
 
 from upshift.errors import ImageError
 from upshift.images import cache
-from upshift.images.base import ERROR, WARNING, Announce, Contents, Finding, Parent
+from upshift.images.base import ERROR, WARNING, Announce, Contents, Finding, Parent, Reference
 from upshift.images.parents.known import GLIBC, KnownImage, cuda_of, known, minor
-from upshift.images.reference import Reference
 from upshift.images.registries.answers import LoginRefused, Unavailable, parent_of
 
 if TYPE_CHECKING:

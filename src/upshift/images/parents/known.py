@@ -11,8 +11,7 @@ from typing import Any
 
 import attrs
 
-from upshift.images.base import Contents
-from upshift.images.reference import Reference
+from upshift.images.base import Contents, Reference
 from upshift.runtime.accelerators.compatibility import parse
 
 GLIBC: Mapping[str, str] = {

@@ -14,8 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from upshift.errors import ImageError
-from upshift.images.base import Parent
-from upshift.images.reference import DOCKER_HUB, Reference, is_digest, platform_name, shortened
+from upshift.images.base import DOCKER_HUB, Parent, Reference, is_digest, platform_name, shortened
 from upshift.images.registries.credentials import VARIABLE
 from upshift.images.registries.session import LoginNeeded, said
 from upshift.images.registries.transport import NoAnswer, RegistryAnswer, host_of

@@ -23,8 +23,7 @@ from urllib.parse import urlencode, urlsplit
 import attrs
 
 from upshift.errors import ImageError
-from upshift.images.base import Parent, Progress, Tell
-from upshift.images.reference import Reference, digest_of, is_digest
+from upshift.images.base import Parent, Progress, Reference, Tell, digest_of, is_digest
 from upshift.images.registries.answers import (
     ACCEPT,
     chosen,

@@ -23,7 +23,7 @@ from typing import Any
 
 import attrs
 
-from upshift.images.reference import DOCKER_HUB, HUB_ALIASES
+from upshift.images.base import DOCKER_HUB, HUB_ALIASES
 
 # The variable goes before the files for Docker itself too, from version 28.3: github.com/docker/cli/pull/6008
 VARIABLE = "DOCKER_AUTH_CONFIG"

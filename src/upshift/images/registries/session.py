@@ -22,7 +22,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import attrs
 
-from upshift.images.reference import DOCKER_HUB
+from upshift.images.base import DOCKER_HUB
 from upshift.images.registries.credentials import FoundLogin, RegistryCredentials
 from upshift.images.registries.transport import (
     LOST,

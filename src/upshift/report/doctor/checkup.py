@@ -19,7 +19,7 @@ from typing import Any
 
 from upshift._version import __version__
 from upshift.errors import ImageError, MissingExtra, UpshiftError
-from upshift.images.base import RECIPE_LABEL
+from upshift.images.base import DEFAULT_REPOSITORY, RECIPE_LABEL, Reference
 from upshift.images.containers.engine import NAMES, PODMAN, ContainerEngine, find_engine
 from upshift.images.containers.facts import (
     CDI,
@@ -32,7 +32,6 @@ from upshift.images.containers.facts import (
     limits,
     way_back,
 )
-from upshift.images.reference import DEFAULT_REPOSITORY, Reference
 from upshift.images.registries.credentials import RegistryCredentials
 from upshift.images.uv import find_uv
 from upshift.model.checks import in_bucket

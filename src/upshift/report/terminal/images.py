@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import attrs
 
-from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Image, Lock, Recipe
-from upshift.images.reference import shortened
+from upshift.images.base import ERROR, NOTE, WARNING, Contents, Finding, Image, Lock, Recipe, shortened
 from upshift.model.settings.sizes import format_size
 from upshift.report import ImageChange
 from upshift.report.human import DASH, ago, count, elapsed

@@ -211,7 +211,7 @@ def image_of(steps: Sequence[str], noun: str = "image") -> str:
 
 def making(progress: Progress) -> str:
     """What happens now, with bytes where they are known: ``pushing · torch 2.1.0: 34 MB of 120 MB``."""
-    from upshift.images.reference import shortened  # a run without images does not need it
+    from upshift.images.base import shortened  # a run without images does not need it
 
     said = cut(shortened(progress.text.partition("\n")[0].strip()), _LONGEST)
     verb = _VERBS.get(progress.stage)
@@ -224,7 +224,7 @@ def making(progress: Progress) -> str:
 
 def ending(change: ImageChange) -> str:
     """A line for an image that is made, or could not be."""
-    from upshift.images.reference import shortened
+    from upshift.images.base import shortened
 
     took = "" if change.seconds is None else f" {_TOOK[change.status]} {duration(change.seconds)}"
     name = f": {shortened(change.name)}" if change.name else ""
