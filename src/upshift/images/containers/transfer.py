@@ -15,14 +15,11 @@ from typing import IO, Any
 import attrs
 
 from upshift.errors import ImageError
-from upshift.images.base import Progress, Tell
-from upshift.images.cache import build_folder
+from upshift.images.base import Progress, Tell, digest_of, layers_in, whole_id
 from upshift.images.containers.engine import PODMAN, ContainerEngine
-from upshift.images.reference import digest_of, layers_in, whole_id
 from upshift.images.registries.transport import may_lack_tls
 from upshift.model.settings.sizes import format_size
 
-_PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 _NOT_LET_IN = re.compile(r"unauthorized|authentication required|no basic auth|denied|access forbidden", re.I)
 _BLOCK = 1 << 20
 
@@ -42,25 +39,13 @@ def pull(engine: ContainerEngine, name: str, registry: str, platform: str, tell:
     _follow(engine, ["pull", *options, name], Progress(stage="pull", text=name), tell, registry)
 
 
-def push(engine: ContainerEngine, name: str, registry: str, tell: Tell) -> str:
-    """Push an image; returns the digest of its manifest."""
-    with build_folder() as folder:
-        written = folder / "digest"
-        more = ["--digestfile", str(written)] if engine.name == PODMAN else []
-        progress = Progress(stage="push", text=name)
-        said = _follow(engine, ["push", *more, *tls_of(engine, registry), name], progress, tell, registry)
-        if more:
-            return written.read_text(encoding="utf-8").strip()
-    found = _PUSHED.search("\n".join(said))
-    if found is None:
-        raise ImageError(f"{engine.title} does not say what it pushed", why="\n".join(said[-5:]))
-    return found[1]
+def push(engine: ContainerEngine, name: str, registry: str, tell: Tell) -> None:
+    _follow(
+        engine, ["push", *tls_of(engine, registry), name], Progress(stage="push", text=name), tell, registry
+    )
 
 
-def _follow(
-    engine: ContainerEngine, args: Sequence[str], first: Progress, tell: Tell, registry: str
-) -> tuple[str, ...]:
-    """Run a transfer; returns what the engine said."""
+def _follow(engine: ContainerEngine, args: Sequence[str], first: Progress, tell: Tell, registry: str) -> None:
     told = [first]
     tell(first)
 
@@ -71,7 +56,7 @@ def _follow(
 
     status, last = engine.stream(args, on_line, idle=lambda: tell(told[0]))
     if status == 0:
-        return last
+        return
     engine.check()
     said = "\n".join(last)
     error = engine.failure(args, said)
