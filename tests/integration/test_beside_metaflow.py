@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from project import Project
-from upshift.cli.migrate import migrated
+from upshift.cli.other_tools import migrated
 
 pytestmark = pytest.mark.timeout(300)  # Metaflow starts an interpreter for each task
 

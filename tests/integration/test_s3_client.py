@@ -11,7 +11,7 @@ import upshift
 from buckets import BucketHere
 from project import Project
 from upshift import S3, NotFound, S3GetObject, S3PutObject, StoreError, StoreUnavailable, UsageError
-from upshift.cli.migrate import migrated
+from upshift.cli.other_tools import migrated
 
 
 @pytest.fixture

@@ -230,11 +230,11 @@ _COMMANDS = {
         "upshift.cli.targets:doctor", "Check a target for problems that would stop a step, with remedies."
     ),
     "export": LazyCommand(
-        "upshift.cli.export:export",
+        "upshift.cli.other_tools:export",
         "Write a pipeline in the form of another tool: Kubeflow, SkyPilot.",
     ),
     "migrate": LazyCommand(
-        "upshift.cli.migrate:migrate", "Change the imports of Metaflow or ZenML to Upshift's."
+        "upshift.cli.other_tools:migrate", "Change the imports of Metaflow or ZenML to Upshift's."
     ),
     "replay": LazyCommand("upshift.cli.replay:replay", "Run one task of a run again, under a debugger."),
 }

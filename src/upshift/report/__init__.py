@@ -1,4 +1,7 @@
-""""""
+"""Runs as people look at them; and what whoever watches a run is told while it goes: :class:`Progress`.
+
+``views`` make plain data of runs; ``terminal``, ``page``, ``notebook`` and ``doctor`` show it.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from upshift.cli.migrate import migrate, migrated
+from upshift.cli.other_tools import migrate, migrated
 from upshift.errors import UsageError
 
 
