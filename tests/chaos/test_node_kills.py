@@ -100,14 +100,13 @@ def test_nodes_that_are_killed_again_and_again_end_as_undisturbed_ones(
             try:
                 output, _ = process.communicate(timeout=chance.uniform(0.3, 1.8))
             except subprocess.TimeoutExpired:
-                processes = everything(tmp_path) or [psutil.Process(process.pid)]
-                victim = chance.choice(processes)
+                processes = everything(tmp_path)  # none: it has ended while this was looked up
                 if chance.random() < 0.3 and freeze(processes):
                     killed += 1
                     story.append("froze a supervisor")
-                elif kill(victim.pid):
+                elif processes and kill(victim := chance.choice(processes).pid):
                     killed += 1
-                    story.append(f"killed {victim.pid}")
+                    story.append(f"killed {victim}")
         if process.returncode is None:
             output, _ = process.communicate(timeout=90)
         story.append(f"exit {process.returncode}: {output[-300:]}")

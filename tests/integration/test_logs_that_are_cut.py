@@ -160,7 +160,7 @@ def test_of_several_processes_each_log_says_what_it_lacks(project: Project) -> N
         "for rank in 0 1; do $UPSHIFT logs latest ranks --rank $rank > log$rank.out 2> log$rank.err; done",
         ballast=1_000_000,
     )
-    assert outcome.code == 0, outcome.text
+    assert outcome.code == 0, (project.folder / "run.err").read_text()
     found = [(gap["what"], gap["rank"]) for gap in gaps(project, "ranks")]
     assert [gap for gap in found if gap[0] == "log"] == [("log", None), ("log", 0), ("log", 1)]
     told = " ".join((project.folder / "show.out").read_text().split())
