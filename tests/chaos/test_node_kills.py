@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import psutil
@@ -91,14 +92,19 @@ def test_nodes_that_are_killed_again_and_again_end_as_undisturbed_ones(
     (tmp_path / "upshift.toml").write_text('[targets.three]\nbackend = "local"\noptions = { nodes = 3 }\n')
     (tmp_path / "witness").mkdir()
     story = [f"seed {seed}"]
+    first = ["run", "nodes.py", "--on", "three", "--no-cache"]
+    began = time.monotonic()
+    start(prepared, tmp_path, *first).communicate(timeout=90)
+    usual = time.monotonic() - began  # seconds of a run that nobody disturbs
     killed, run = 0, None
     while True:
-        first = ["run", "nodes.py", "--on", "three", "--no-cache"]
         process = start(prepared, tmp_path, *(["resume", run] if run else first))
         output = ""
         if killed < KILLS:
             try:
-                output, _ = process.communicate(timeout=chance.uniform(0.3, 1.8))
+                # After a kill it takes longer, until a node that is silent is taken for lost.
+                latest = usual if run is None else max(usual, 1.8)
+                output, _ = process.communicate(timeout=chance.uniform(0.2 * usual, latest))
             except subprocess.TimeoutExpired:
                 processes = everything(tmp_path)  # none: it has ended while this was looked up
                 if chance.random() < 0.3 and freeze(processes):

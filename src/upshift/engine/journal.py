@@ -38,7 +38,7 @@ from upshift.engine.tasks import (
     why_skipped,
 )
 from upshift.engine.walk import Walk
-from upshift.errors import UpshiftError
+from upshift.errors import StoreUnavailable, UpshiftError
 from upshift.model.configuration import user_name
 from upshift.model.graph import Graph
 from upshift.model.spec.codec import encode, to_json
@@ -100,6 +100,7 @@ class RunRecord:
     def begin(self, graph: Graph, images: Sequence[Mapping[str, object]] | None) -> None:
         """Record the run, its graph, and what its images are made from; None: it has none."""
         self._write()
+        self._catalog.add_run(self.row)
         self._store.write_record(self.row.id, "graph.json", to_json(attrs.evolve(graph, sources={})))
         if images is not None:
             self._store.write_record(self.row.id, "images.json", to_json(images))
@@ -125,11 +126,12 @@ class RunRecord:
 
     def _note(self, name: str, value: object) -> None:
         self.row = attrs.evolve(self.row, source={**self.row.source, name: encode(value)})
-        self._write()
+        with contextlib.suppress(StoreUnavailable):  # the run can do without; the record of its end has it
+            self._write()
+        self._catalog.add_run(self.row)
 
     def _write(self) -> None:
         self._store.write_record(self.row.id, "run.json", to_json(self.row))
-        self._catalog.add_run(self.row)
 
     @contextlib.contextmanager
     def _noticed(self) -> Iterator[None]:

@@ -7,11 +7,12 @@ from engine_kit import Bench
 
 from upshift.backends.fake import Complete, Fail, FakeBackend, FakeCluster, Lose, Refuse, Wait
 from upshift.config import ResourceSettings, Retry
-from upshift.errors import GraphError, RunFailed
+from upshift.errors import GraphError, RunFailed, StoreUnavailable
 from upshift.model.graph import Collection, FromStep, Graph, Node
 from upshift.model.spec import Code, Hardware, decode, from_json
 from upshift.runs.catalog.rebuild import Ending, read_ending, rebuild
 from upshift.runs.catalog.rows import RunRow
+from upshift.runtime.storage.store import Store
 
 
 def one() -> int:
@@ -405,6 +406,26 @@ def test_the_store_keeps_all_that_a_lost_catalog_needs(bench: Bench) -> None:
     assert decode(Code, row.source["code"]).package, "the code package is kept for --same-code"
     assert from_json(Graph, bench.store.read_record(run.id, "graph.json") or b"") == graph
     assert read_ending(run.id, bench.store) == Ending(tasks=tuple(bench.catalog.tasks(run.id)))
+
+
+def test_a_disk_that_is_full_while_the_code_is_noted_ends_no_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, write_record = [], Store.write_record
+
+    def write(store: Store, run: str, name: str, content: bytes) -> None:
+        if name == "run.json":
+            written.append(content)
+            if len(written) == 2:  # after the first, of its begin, and before that of its end
+                raise StoreUnavailable("the store cannot be written", why="No space left on device")
+        write_record(store, run, name, content)
+
+    monkeypatch.setattr(Store, "write_record", write)
+    run = bench.run(bench.graph({"one": (bench.step(one), {})}))
+    assert (run.status, len(written)) == ("completed", 3)
+    recorded = from_json(RunRow, bench.store.read_record(run.id, "run.json") or b"")
+    noted = {"code", "code_lacks"} & recorded.source.keys()
+    assert noted and noted <= bench.catalog.run(run.id).source.keys()
 
 
 def test_why_a_job_waits_is_told(bench: Bench) -> None:
