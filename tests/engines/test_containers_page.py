@@ -1,6 +1,7 @@
 """What the page on containers shows of its example is what is printed, on a parent that is there.
 
-The package that is installed is a small one here, whatever the page names: it would take half a minute.
+The package that is installed is a small one here, whatever the page names: it would take half a minute. No
+other test puts it on this parent, so that its image is not there yet.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def page_on(parent: str, folder: Path) -> Path:
     text = PAGE.read_text(encoding="utf-8")
     assert EXAMPLE in text and PANDAS in text and '"python:3.11-slim"' in text
     text = text.replace(EXAMPLE, EXAMPLE.replace("text", "console"))
-    text = text.replace(PANDAS, "    import six\n\n    return sum(values) / len(values)\n")
-    text = text.replace("pandas==2.3.3", "six==1.17.0")
-    text = re.sub(r"(?<=^  locked  ).*", "1 package: six 1.17.0", text, flags=re.MULTILINE)
-    text = re.sub(r"(?<= installing · ).*", "six", text)
+    text = text.replace(PANDAS, "    import toml\n\n    return sum(values) / len(values)\n")
+    text = text.replace("pandas==2.3.3", "toml==0.10.2")
+    text = re.sub(r"(?<=^  locked  ).*", "1 package: toml 0.10.2", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<= installing · ).*", "toml", text)
     text = text.replace("docker.io/library/", "").replace("python:3.11-slim", parent)
     page = folder / "page.md"
     page.write_text(text, encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 
@@ -116,12 +117,14 @@ def test_nothing_is_torn_while_it_is_replaced(machines: Machines) -> None:
 
     machines.worker.write_record("r1", "run.json", b"[0]")
     writer = threading.Thread(target=write)
+    before = random.getstate()
     writer.start()
     try:
         while not done.is_set():
             assert len({*json.loads(machines.engine.read_record("r1", "run.json") or b"")}) == 1
     finally:
         writer.join()
+    assert random.getstate() == before  # which may be that of a step that has seeded
 
 
 def test_a_value_that_was_missed_is_found_when_it_was_made_again(machines: Machines) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -131,6 +132,38 @@ def test_what_is_said_of_another_attempt_in_the_same_container_is_not_told(told:
 LOG = {"event": "log", "size": 2}
 ENDED = {"event": "ended", "problem": None}
 KILLED_FROM_OUTSIDE = f"the container was killed from outside (exit code {KILLED}), says Docker 0"
+
+
+ENDING = """#!/bin/sh
+case $1 in
+  logs) echo '{"event": "ended", "problem": null, "completed": true}';;
+  container) echo >> asked
+    [ $(wc -l < asked) -lt 4 ] && echo running && exit
+    echo no such container >&2
+    exit 1;;
+esac
+"""
+
+
+def test_a_container_that_is_about_to_end_is_waited_for_though_the_engine_ends(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection broke, so that only its log is read."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "no-engine"
+    script.write_text(ENDING)
+    script.chmod(0o755)
+
+    def hear(event: Event) -> None:
+        told.events.append(event)
+        told.watch.leave()
+
+    told.watch._sink = hear
+    told.watch.attach(NAME)
+    told.watch.join(time.monotonic() + 60)
+    assert told.events == [Ended(handle=NAME, reason=None, message=None)]
+    assert told.over == [told.watch]
+    assert (tmp_path / "asked").read_text().count("\n") >= 4
 
 
 @pytest.mark.parametrize(

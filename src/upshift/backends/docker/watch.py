@@ -219,10 +219,13 @@ class ContainerWatch:
         self._conclude(code)
 
     def _resume(self) -> None:
-        """Read what the container has said, and says; until it is certain that it has ended."""
+        """Read what the container has said, and says; until it is certain that it has ended.
+
+        Nobody waits for one that is left, but where its attempt has ended and it is about to.
+        """
         silent = time.monotonic()
         tries = 0
-        while not self._left.is_set():
+        while self.told or not self._left.is_set():
             state = state_of(self._engine, self._container)
             if state == "":
                 self._conclude(exit_code(self._engine, self._container, self._since))
@@ -232,12 +235,14 @@ class ContainerWatch:
                 with self._lock:
                     command = [*self._engine.command, "logs", "--follow", self._container]
                     self._process = talk(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                    if self._left.is_set():
+                    if self._left.is_set() and not self.told:
                         self._process.kill()
                 with self._process as process:
                     assert process.stdout is not None
                     self._listen(process.stdout)
                 silent = time.monotonic()
+            elif self._left.is_set():
+                return
             elif time.monotonic() - silent > GIVEN_UP:
                 title = self._engine.title
                 self._tell_end("infrastructure", f"{title} has not answered for {GIVEN_UP:g} s")

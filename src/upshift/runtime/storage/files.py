@@ -12,6 +12,7 @@ import contextlib
 import errno
 import functools
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,7 +34,10 @@ _FIXES = {
 _Seen = TypeVar("_Seen")
 Signature = tuple[int, int, int, int]
 """Size, time of the last change of content and of status (nanoseconds), inode."""
-_ATTEMPTS = 5
+_CHANCE = random.SystemRandom()  # a step may have seeded the one of the module, and must not miss a number
+_ATTEMPTS = 50
+_PAUSE = 0.01
+"""At most, in seconds, before a file that was replaced while it was read is read again."""
 _PIECE = 1 << 30
 _CHUNK = 1 << 20
 _FIX = "See that the store's file system is mounted and healthy, or choose another store."
@@ -132,6 +136,7 @@ def fresh(path: str, look: Callable[[], _Seen]) -> _Seen:
         except OSError as error:
             if error.errno != errno.ESTALE or not left:  # stale: another client has replaced it meanwhile
                 raise
+            time.sleep(_CHANCE.uniform(0, _PAUSE))  # else one that goes on replacing it may be in step
         ask_again(path)
     raise AssertionError("the last attempt returns or raises")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import threading
 from collections.abc import Iterator
@@ -374,6 +375,16 @@ def test_other_clouds_are_asked_again(other: tuple[Server, RemoteObjects], waits
     server.harms = [Harm(cut=3), Harm(flipped=True)]
     assert content_of(objects, "one") == b"content"
     assert len(waits) == 4
+
+
+def test_asking_again_takes_no_number_from_a_step_that_has_seeded(
+    other: tuple[Server, RemoteObjects], waits: list[float]
+) -> None:
+    server, objects = other
+    server.harms = [Harm(status=503), Harm(status=503)]
+    before = random.getstate()
+    assert objects.put("one", b"content")
+    assert len(waits) == 2 and random.getstate() == before
 
 
 def test_a_lost_answer_of_another_cloud_is_looked_for(other: tuple[Server, RemoteObjects]) -> None:

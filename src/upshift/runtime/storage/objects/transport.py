@@ -36,6 +36,7 @@ from upshift.runtime.storage.objects.wallet import Identity, Wallet
 
 _TRIES = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 20.0
+_CHANCE = random.SystemRandom()  # a step may have seeded the one of the module, and must not miss a number
 _LONGEST_ASKED = 60.0
 """Seconds that a server may ask for with ``Retry-After``."""
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504, 509})
@@ -359,4 +360,4 @@ def _whole(response: http.client.HTTPResponse, answer: Answer) -> Answer:
 
 def _wait(tries: int) -> float:
     """Seconds to wait after so many tries: any time up to one that doubles, so that not all come at once."""
-    return random.uniform(0.5, 1.0) * min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (tries - 1))
+    return _CHANCE.uniform(0.5, 1.0) * min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** (tries - 1))
