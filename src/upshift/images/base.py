@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from upshift.errors import ImageError
+from upshift.errors import ImageError, UpshiftError
 from upshift.model.settings import docker_fields as names
 
 DOCKER_HUB = "docker.io"
@@ -459,6 +459,11 @@ class Finding:
     evidence: str | None = None  # what says so: `"CUDA_VERSION=12.1.1 in its configuration"`
     fix: str | None = None  # what to do about it
     source: str | None = None  # where a fact that is not from the image was read, and when
+
+    @classmethod
+    def of(cls, error: UpshiftError, field: str) -> Finding:
+        """An error as a finding, with which nothing is built."""
+        return cls(severity=ERROR, field=field, what=error.what, evidence=error.why, fix=error.fix)
 
 
 @attrs.frozen(kw_only=True)

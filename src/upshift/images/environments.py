@@ -42,6 +42,7 @@ from upshift.images.recipes.recipe import make_ingredients
 from upshift.images.uv import find_uv, run_uv
 from upshift.model.configuration import home
 from upshift.model.settings.docker import DockerSettings
+from upshift.model.settings.docker_fields import THIS_PLATFORM
 from upshift.model.settings.environment import PythonEnvironment
 from upshift.runtime.accelerators.compatibility import parse
 
@@ -198,9 +199,8 @@ def prepare(
         requirements=None if settings.requirements is None else list(settings.requirements),
         pyproject_path=settings.lock,
     )
-    machine = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}.get(os.uname().machine, "linux/amd64")
     origins = {"requirements": where, "pyproject_path": where} if where else {}
-    ingredients = make_ingredients(asked, project=project, platform=machine, origins=origins)
+    ingredients = make_ingredients(asked, project=project, platform=THIS_PLATFORM, origins=origins)
     recipe, version = ingredients.recipe, ".".join(map(str, sys.version_info[:3]))
     base = digest_of_data(["uv", version])
     lock = load_lock(recipe.digest(base))

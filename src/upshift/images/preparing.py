@@ -36,7 +36,7 @@ from upshift.images.base import (
     Reference,
     Tell,
 )
-from upshift.images.building.builder import Builder, Destination, finding_of, no_registries, refuse_old_python
+from upshift.images.building.builder import Builder, Destination, no_registries, refuse_old_python
 from upshift.images.building.packages import load_lock, resolve, save_lock
 from upshift.images.cache import build_folder
 from upshift.images.checks import accepted, brings_python, check, nothing_keeps, replaced, replacement
@@ -164,7 +164,7 @@ class Preparer:
             try:
                 self._known[key] = self._read(parent, platform, whole=whole)
             except (ImageError, MissingExtra) as error:
-                self._known[key] = finding_of(error, "parent_image")
+                self._known[key] = Finding.of(error, "parent_image")
         return self._known[key]
 
     def _read(self, parent: str, platform: str, *, whole: bool) -> _Known:
@@ -287,7 +287,7 @@ class _Preparation:
             try:
                 base = self._builder.build_base(self._ingredients, self._parent, tell=lambda progress: None)
             except ImageError as error:
-                self._findings.append(finding_of(error, "dockerfile"))
+                self._findings.append(Finding.of(error, "dockerfile"))
         if base is not None:
             self._contents = contents_of(base, registries=None, engine=self._builder.engine)
 
@@ -298,7 +298,7 @@ class _Preparation:
         except (ImageError, MissingExtra) as error:
             self._lock = load_lock(digest)
             if look or self._lock is None:
-                self._findings.append(finding_of(error, "target_repository"))
+                self._findings.append(Finding.of(error, "target_repository"))
             return
         if found is not None:
             self._image = attrs.evolve(found.image, interpreter=self._contents.interpreter)
@@ -320,7 +320,7 @@ class _Preparation:
         try:
             self._lock = self._resolved(())
         except (ImageError, MissingExtra) as error:
-            self._findings.append(finding_of(error, "requirements"))
+            self._findings.append(Finding.of(error, "requirements"))
             return
         save_lock(digest, self._lock)
         if self._lock != self._before:
@@ -362,7 +362,7 @@ class _Preparation:
                 try:
                     refuse_old_python(ingredients, self._contents)
                 except ImageError as error:
-                    self._findings.append(finding_of(error, "dockerfile"))
+                    self._findings.append(Finding.of(error, "dockerfile"))
                     return
             self._findings += check(ingredients, self._parent, self._contents, self._lock, needs)
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ from upshift.backends.slurm.cluster import PATIENCE, Login, Slurm
 from upshift.backends.slurm.script import KINDS, Containers
 from upshift.errors import ConfigError
 from upshift.model.configuration import Target, home
+from upshift.model.settings.docker_fields import THIS_PLATFORM
 from upshift.model.settings.slurm import SlurmSettings
 from upshift.model.spec import TaskSpec
 
@@ -95,8 +95,7 @@ class SlurmBackend(ClusterBackend):
             return None
         from upshift.images.building.builder import Destination
 
-        machine = "arm64" if os.uname().machine == "aarch64" else "amd64"
-        return Destination(platform=f"linux/{machine}", registry=self._registry)
+        return Destination(platform=THIS_PLATFORM, registry=self._registry)
 
     def images(self) -> Finding:
         """What steps with an image run in."""

@@ -122,9 +122,9 @@ class Builder:
             try:
                 repository_in(self.destination.registry, ingredients.repository)
             except ImageError as error:
-                yield finding_of(error, "target_repository")
+                yield Finding.of(error, "target_repository")
             if self._registries is None:
-                yield finding_of(no_registries(), "target_repository")
+                yield Finding.of(no_registries(), "target_repository")
 
     def unresolvable(
         self, ingredients: Ingredients, parent: Parent | None, contents: Contents
@@ -167,7 +167,7 @@ class Builder:
         try:
             find_uv("requirements are resolved and installed by uv")
         except MissingExtra as error:
-            yield finding_of(error, "requirements")
+            yield Finding.of(error, "requirements")
 
     def find(self, ingredients: Ingredients, parent: Parent | None) -> FoundImage | None:
         """The image of an equal recipe, if there is one; raises ImageError where that cannot be found out."""
@@ -361,11 +361,6 @@ def refuse_old_python(ingredients: Ingredients, contents: Contents) -> None:
         if lacks
         else "Build on an image with a newer Python: FROM python:3.12-slim.",
     )
-
-
-def finding_of(error: UpshiftError, field: str) -> Finding:
-    """An error as a finding, with which nothing is built."""
-    return Finding(severity=ERROR, field=field, what=error.what, evidence=error.why, fix=error.fix)
 
 
 def no_registries() -> MissingExtra:

@@ -28,7 +28,7 @@ import attrs
 
 from upshift.errors import ImageError
 from upshift.images import cache
-from upshift.images.base import ERROR, WARNING, Announce, Contents, Finding, Parent, Reference
+from upshift.images.base import WARNING, Announce, Contents, Finding, Parent, Reference
 from upshift.images.parents.known import GLIBC, KnownImage, cuda_of, known, minor
 from upshift.images.registries.answers import LoginRefused, Unavailable, parent_of
 
@@ -67,10 +67,7 @@ def read_parent(registries: Registries, reference: Reference, platform: str) -> 
     except LoginRefused as error:
         if before is None:
             raise
-        refused = Finding(
-            severity=ERROR, field="parent_image", what=error.what, evidence=error.why, fix=error.fix
-        )
-        return before.parent, refused
+        return before.parent, Finding.of(error, "parent_image")
     if before is not None and digest == before.digest:
         return before.parent, None
     parent = registries.parent(reference, platform)

@@ -310,16 +310,21 @@ def rocm_of(version: str) -> str | None:
     return local[4:] if local.startswith("rocm") and local[4:5].isdigit() else None
 
 
+def cuda_of_runtime(packages: Mapping[str, str]) -> str | None:
+    """The CUDA of NVIDIA's own package among these; None: it is not there."""
+    named = (n for n in sorted(packages) if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", n))
+    return next((minor(packages[name]) for name in named), None)
+
+
 def cuda_in(packages: Mapping[str, str]) -> str | None:
     """The CUDA that packages bring; empty: their PyTorch is built without; None: they do not say."""
     said = cuda_of(packages.get("torch", ""))
     if said:
         return said
-    for name, version in sorted(packages.items()):
-        if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name):
-            return minor(version)
-        found = re.fullmatch(r"cupy-cuda(\d+)x?", name)
-        if found is not None:
+    if runtime := cuda_of_runtime(packages):
+        return runtime
+    for name in sorted(packages):
+        if found := re.fullmatch(r"cupy-cuda(\d+)x?", name):
             return found[1]
     # Wheels of PyTorch before 1.13 have CUDA in them and say it nowhere.
     return "" if said == "" or parse(packages.get("torch")) >= (1, 13) else None

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from upshift.images.base import Contents
-from upshift.images.parents.known import GLIBC, cuda_of, minor, rocm_of
+from upshift.images.parents.known import GLIBC, cuda_of, cuda_of_runtime, minor, rocm_of
 from upshift.images.recipes.reading import normalized
 from upshift.runtime.accelerators.compatibility import parse
 
@@ -257,9 +257,8 @@ def _cuda(traces: Traces, packages: Mapping[str, str]) -> str:
                 return minor(found[1])
         elif path.endswith("/version.txt") and (found := re.search(r"CUDA Version ([\d.]+)", text)):
             return minor(found[1])
-    for name, version in sorted(packages.items()):
-        if re.fullmatch(r"nvidia-cuda-runtime(?:-cu\d+)?", name):
-            return minor(version)
+    if runtime := cuda_of_runtime(packages):
+        return runtime
     versions = [found[1] for mark in traces.marks if (found := re.search(r"cuda-(\d+\.\d+)$", mark))]
     versions += [
         found[1]

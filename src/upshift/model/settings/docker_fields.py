@@ -57,6 +57,8 @@ _ARCHITECTURES = {
 _PLATFORMS = tuple(
     f"linux/{name}" for name in ("amd64", "arm64", "386", "arm/v7", "ppc64le", "riscv64", "s390x")
 )
+THIS_PLATFORM = f"linux/{_ARCHITECTURES.get(os.uname().machine, 'amd64')}"
+"""What programs of this machine are for."""
 _BY_VARIABLE = "Write a variable in its place: https://me:${TOKEN}@host/simple."
 _IN_REQUIREMENTS = 'Write the address in requirements: "--index-url https://me:${TOKEN}@host/simple".'
 _LOGIN = "upshift doctor docker shows who is logged in where."
