@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import upshift
+from upshift.authoring.composing.definitions import file_of, project_of
 from upshift.authoring.loading import find_pipeline, load_module
-from upshift.authoring.project import file_of, project_of
 from upshift.code.fingerprint import look_up
 from upshift.engine.keys import Keys
 from upshift.engine.tasks import TaskState, task_inputs

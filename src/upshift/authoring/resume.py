@@ -1,9 +1,12 @@
-"""Finishing a run: its pipeline built again, from the code as it is now or as it was recorded."""
+"""Pipelines built again: to finish a run, from the code as it is now or as it was recorded; and in pods of
+other tools, with the parameters of a run.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +23,7 @@ from upshift.model.spec.task import Artifact
 if TYPE_CHECKING:
     from upshift.engine import RunOptions
     from upshift.engine.detached import Order
+    from upshift.engine.exported import Order as Exported
     from upshift.report import Progress
     from upshift.runs.catalog.rows import RunRow
     from upshift.runs.history.runs import Run
@@ -85,9 +89,7 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
     changes
         Fields of :class:`~upshift.engine.RunOptions` that the user says anew; None: as recorded.
     """
-    from upshift.authoring.project import code_of, places_of
-    from upshift.authoring.running import as_graph_errors, executor_of, merged, remembered, source_of
-    from upshift.code.fingerprint import look_up
+    from upshift.authoring.running import as_graph_errors, do_run, merged, told_of
     from upshift.engine.debug import recorded_code
     from upshift.model.configuration import load_configuration
     from upshift.runs.catalog.opening import ORCHESTRATOR, known_run, open_catalog
@@ -116,31 +118,20 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
         pipeline = None if same_code else pipeline_of(row)
         asked = settled = recorded_options(row, settled=pipeline is None, **changes)
         if pipeline is None:
-            graph, source = recorded_graph(row, store), row.source
-            code = recorded_code(row, package=same_code)
-            code_named = None
+            graph = recorded_graph(row, store)
+            told: dict[str, Any] = {"code": recorded_code(row, package=same_code), "source": row.source}
         else:
             with as_graph_errors(pipeline):
                 graph = pipeline.build(_arguments(row, store), store)
-            code = code_of(pipeline.callee.function)
-            code_named = look_up(*places_of(pipeline.callee.function))
-            source = {**source_of(pipeline), "cwd": row.source.get("cwd")}
+            told = told_of(pipeline)
+            told["source"]["cwd"] = row.source.get("cwd")
             settled = merged(pipeline, asked)
         if awaits_engine(row):
             from upshift.engine.ownerless import confirm_free
 
             confirm_free(row, configuration)
-        source = {name: said for name, said in source.items() if name != KEY}
-        return executor_of(settled, configuration)(
-            graph,
-            code=code,
-            source={**source, "run": remembered(asked, settled)},
-            configuration=configuration,
-            options=settled,
-            progress=progress,
-            resume=row.id,
-            code_named=code_named,
-        )
+        told["source"] = {name: said for name, said in told["source"].items() if name != KEY}
+        return do_run(graph, told, asked, settled, configuration, progress, resume=row.id)
 
 
 def resume_detached(order: Order, progress: Progress) -> Run[Any]:
@@ -211,18 +202,22 @@ def pipeline_of(row: RunRow) -> Pipeline[Any, Any] | None:
     LoadError, NotFound
         Its file, or the pipeline in it, is gone or broken.
     """
-    from upshift.authoring.loading import find_pipeline, load_module
-
-    file, name = row.source.get("file"), row.source.get("pipeline")
-    if file is None or name is None:
+    file = row.source.get("file")
+    if file is None or row.source.get("pipeline") is None:
         return None
-    path = Path(file)
     try:
-        pipeline = find_pipeline(load_module(path), path, name)
+        return _loaded(Path(file), row.source)
     except (LoadError, NotFound) as error:
         error.fix = f"{error.fix or 'Put it back.'}\nOr resume with the recorded code: --same-code."
         raise
-    changes = row.source.get("options")
+
+
+def _loaded(file: Path, source: Mapping[str, Any]) -> Pipeline[Any, Any]:
+    """The pipeline of a recorded source in this file, with the options of its copy."""
+    from upshift.authoring.loading import find_pipeline, load_module
+
+    pipeline = find_pipeline(load_module(file), file, source["pipeline"])
+    changes = source.get("options")
     return pipeline.changed(decode(PipelineOptions, changes)) if changes else pipeline
 
 
@@ -267,3 +262,73 @@ def _arguments(row: RunRow, store: Store) -> dict[str, object]:
     from upshift.runtime.storage.artifacts import load
 
     return {name: load(decode(Artifact, data), store) for name, data in row.params.items()}
+
+
+def changed(order: Exported, given: Mapping[str, str]) -> dict[str, str]:
+    """Those parameters of a run whose values are not those of the export, as texts."""
+    texts = {name: _text(text, order.params[name]) for name, text in given.items()}
+    return {name: text for name, text in texts.items() if text != _written(order.params[name])}
+
+
+def _text(text: str, default: object) -> str:
+    """A value as it was given, written as :func:`_written` has it."""
+    if isinstance(default, str):
+        return text
+    if isinstance(default, bool):
+        return text.lower()
+    try:
+        value = json.loads(text)
+    except ValueError:  # whoever reads it by the annotation says what is wrong
+        return text
+    if isinstance(default, int) and isinstance(value, float) and value.is_integer():
+        value = int(value)  # Kubeflow's numbers are all of one kind
+    return _written(float(value) if isinstance(default, float) and type(value) is int else value)
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def composed_again(order: Exported, store: Store, given: Mapping[str, str]) -> Graph:
+    """The graph with these parameters, from the code that was exported.
+
+    Its nodes are new; what its steps are is as it was exported, but for functions that have no name.
+
+    Raises
+    ------
+    UpshiftError
+        A value is not what its annotation says, or the pipeline cannot be composed with it.
+    """
+    from upshift.authoring.parameters import parse_params
+    from upshift.authoring.running import as_graph_errors
+    from upshift.runtime.storage.artifacts import load
+    from upshift.runtime.storage.home_folders import unpacked
+    from upshift.runtime.usercode import add_paths
+
+    code, name = order.code, order.source.get("pipeline")
+    if code.package is None or code.file is None or name is None:
+        raise NotFound(
+            f"parameters {', '.join(given)} cannot be set",
+            why="The pipeline is not defined by a name in a file.",
+            fix="Export it with these parameters: upshift export kubeflow -p NAME=VALUE.",
+        )
+    folder = unpacked(code.package, store)
+    add_paths([Path(folder, path) for path in code.paths])
+    pipeline = _loaded(Path(folder, code.file), order.source)
+    earlier = {param: load(artifact, store) for param, artifact in order.graph.params.items()}
+    arguments = parse_params(pipeline, [f"{param}={text}" for param, text in given.items()], None, earlier)
+    with as_graph_errors(pipeline):
+        graph = pipeline.build(arguments, store)
+    places = {node.name: node.location for node in order.graph.nodes}
+    return attrs.evolve(
+        graph,
+        steps={
+            step: attrs.evolve(definition, entry=graph.steps[step].entry)
+            if step in graph.steps
+            else definition
+            for step, definition in order.graph.steps.items()
+        },
+        nodes=tuple(
+            attrs.evolve(node, location=places.get(node.name, node.location)) for node in graph.nodes
+        ),
+    )

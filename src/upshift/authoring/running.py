@@ -1,4 +1,4 @@
-"""Starting a run: the configuration, the store and the graph, handed to the engine."""
+"""Starting, planning or exporting a run: the configuration, the store and the graph, handed to the engine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from upshift.authoring.callee import named
+from upshift.authoring.composing.definitions import code_of, file_of, places_of
 from upshift.authoring.options import checked_tags
-from upshift.authoring.project import code_of, file_of, places_of
 from upshift.backends.registry import capabilities_of
 from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions
 from upshift.engine.run import execute
-from upshift.errors import GraphError, UpshiftError, UsageError
+from upshift.errors import GraphError, NotFound, UpshiftError, UsageError
 from upshift.model.configuration import load_configuration, recordable, working_folder
 from upshift.model.spec.codec import encode
 from upshift.report.display import make_progress
@@ -67,22 +67,53 @@ def start(
     with store.claims.held():
         graph = pipeline.build(arguments, store)
         with watched(progress) as watcher:
-            return executor_of(settled, configuration)(
-                graph,
-                code=code_of(pipeline.callee.function),
-                source={
-                    **source_of(pipeline),
-                    **({} if settled.origin is None else {"origin": settled.origin}),
-                    "run": remembered(asked, settled),
-                },
-                configuration=configuration,
-                options=settled,
-                progress=watcher,
-                code_named=look_up(*places_of(pipeline.callee.function)),
-            )
+            told = told_of(pipeline)
+            told["source"] |= {} if settled.origin is None else {"origin": settled.origin}
+            return do_run(graph, told, asked, settled, configuration, watcher)
 
 
-def executor_of(options: RunOptions, configuration: Configuration) -> Callable[..., Run[Any]]:
+def told_of(pipeline: Runnable) -> dict[str, Any]:
+    """What the engine is told of a pipeline's code: ``code``, ``source`` and ``code_named``."""
+    function = pipeline.callee.function
+    return {
+        "code": code_of(function),
+        "source": source_of(pipeline),
+        "code_named": look_up(*places_of(function)),
+    }
+
+
+def do_run(
+    graph: Graph,
+    told: Mapping[str, Any],
+    asked: RunOptions,
+    settled: RunOptions,
+    configuration: Configuration,
+    progress: Progress,
+    *,
+    resume: str | None = None,
+) -> Run[Any]:
+    """Have a run done, or finished.
+
+    Parameters
+    ----------
+    graph, told
+        The graph, and what the engine is told of the code: see :func:`told_of`.
+    asked, settled
+        The options as the user gave them, and with what the pipeline said.
+    resume
+        The run that is finished.
+    """
+    return _executor_of(settled, configuration)(
+        graph,
+        configuration=configuration,
+        options=settled,
+        progress=progress,
+        resume=resume,
+        **{**told, "source": {**told["source"], "run": remembered(asked, settled)}},
+    )
+
+
+def _executor_of(options: RunOptions, configuration: Configuration) -> Callable[..., Run[Any]]:
     """What does a run: an engine in this process, what submits one, or what has a tool do all of it."""
     if by_tool(configuration, options.target):
         from upshift.engine import orchestrated
@@ -125,13 +156,11 @@ def plan(
     with composed(pipeline, arguments, options) as (graph, options, configuration):
         return make_plan(
             graph,
-            code=code_of(pipeline.callee.function),
             configuration=configuration,
             options=options,
             announce=announce,
-            code_named=look_up(*places_of(pipeline.callee.function)),
             scripts=scripts,
-            source=source_of(pipeline),
+            **told_of(pipeline),
         )
 
 
@@ -154,6 +183,60 @@ def composed(
         yield graph, options, configuration
 
 
+def export(
+    pipeline: Runnable,
+    arguments: Mapping[str, object],
+    tool: str,
+    *,
+    options: RunOptions,
+    announce: Announce,
+) -> str:
+    """A pipeline in the form of a tool; what its tasks need is put into the bucket of the target.
+
+    Raises
+    ------
+    UpshiftError
+        The tool cannot express something of it, or a target, an image or a secret is not there.
+    """
+    from upshift.backends.registry import open_backend
+    from upshift.engine.exported import TOOLS
+
+    usercode.adopt_main()
+    configuration = load_configuration()
+    options = merged(pipeline, options)
+    options = attrs.evolve(options, target=options.target or _only_target(configuration, tool))
+    target = configuration.target(options.target)
+    address = configuration.store_address(target)
+    open_backend(target, store=address, sink=lambda event: None).close()  # before the bucket is asked
+    store = _store_itself(address, configuration)
+    with store.claims.held():
+        with as_graph_errors(pipeline):
+            graph = pipeline.build(arguments, store)
+        return TOOLS[tool](
+            graph,
+            code=code_of(pipeline.callee.function),
+            source=source_of(pipeline),
+            configuration=configuration,
+            options=options,
+            store=store,
+            announce=announce,
+        ).text
+
+
+def _only_target(configuration: Configuration, backend: str) -> str:
+    found = [target.name for target in configuration.targets.values() if target.backend == backend]
+    if len(found) == 1:
+        return found[0]
+    raise NotFound(
+        f"{'several targets have' if found else 'no target has'} the backend {backend}",
+        why=", ".join(found) or None,
+        fix="Name one: --on TARGET."
+        if found
+        else f'Add one to upshift.toml: [targets.NAME] with backend = "{backend}" and '
+        'store = "s3://team/upshift".',
+    )
+
+
 def prepared(
     pipeline: Runnable, options: RunOptions, *, runs: bool = False
 ) -> tuple[RunOptions, Configuration, Store]:
@@ -168,10 +251,15 @@ def prepared(
 
     with opened(configuration.target(options.target), address) as tool:
         tool.confirm()  # before the bucket is asked, and images are made
+    return options, configuration, _store_itself(address, configuration)
+
+
+def _store_itself(address: str, configuration: Configuration) -> Store:
+    """The store that a tool's own tasks see, ready for their records."""
     store = open_direct(address, **configuration.store_options)
     if store.replica is not None:
         store.replica.prepare()
-    return options, configuration, store
+    return store
 
 
 def by_tool(configuration: Configuration, target: str | None) -> bool:

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from upshift.cli import exit_code_of
-from upshift.engine.detached import Order
+from upshift.engine.detached import Order, log_of
 from upshift.engine.ownerless import record_refused
-from upshift.engine.remote_engine import log_of
 from upshift.errors import EngineStopped, LeaseLost, RunFailed, UpshiftError
 from upshift.model.configuration import make_folder
 from upshift.report.terminal.progress import PlainProgress

@@ -159,7 +159,7 @@ def _images(
     builds: bool = False,
     update: bool = False,
 ) -> Iterator[tuple[NamedImage, ...]]:
-    from upshift.authoring.project import code_of
+    from upshift.authoring.composing.definitions import code_of
     from upshift.authoring.running import composed
     from upshift.engine import RunOptions
     from upshift.engine.preflight import named_images

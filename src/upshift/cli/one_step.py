@@ -112,7 +112,7 @@ def _opened(said: argparse.Namespace) -> tuple[OneStep, Order]:
 
 
 def _prepared(said: argparse.Namespace, again: bool) -> dict[str, Any]:
-    from upshift.authoring.exporting import changed, composed_again
+    from upshift.authoring.resume import changed, composed_again
 
     step, order = _opened(said)
     given = changed(order, dict(said.param))

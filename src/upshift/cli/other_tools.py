@@ -363,14 +363,14 @@ def _export(
     tags: tuple[str, ...],
 ) -> None:
     pipeline, arguments = shared.named_pipeline(file, params, params_file, params_from)
-    from upshift.authoring import exporting
+    from upshift.authoring.running import export as exported
     from upshift.engine import RunOptions
 
     if decorators:
         from upshift.authoring.flow.step_decorators import with_decorators
 
         pipeline = with_decorators(pipeline, decorators)
-    text = exporting.export(
+    text = exported(
         pipeline,
         arguments,
         tool,

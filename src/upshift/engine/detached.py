@@ -8,8 +8,13 @@
 
 So what was submitted is what runs, whatever becomes of the files. What the engine needs to know beside that
 is its order. Where nodes see the Python and the folders of this machine, that is in one variable of its
-environment, where a catalog's password is as safe as a step's secret. Where they see nothing but the store,
-the engine travels as a package, and its order is a record of the run (:mod:`upshift.engine.remote_engine`).
+environment, where a catalog's password is as safe as a step's secret. Pods, and jobs in the cloud, see
+nothing but the store. The engine travels there as a package (:mod:`upshift.code.runtime_package`), its order
+is a record of the run, and images are made before::
+
+    bootstrap ─► package ─► order ─► the run
+
+Such an engine reaches its own cluster, and runs steps of the target ``local`` beside itself.
 """
 
 from __future__ import annotations
@@ -31,9 +36,10 @@ from typing import Any
 
 import attrs
 
-from upshift.backends.engines import TRAVELING, EngineJob, Engines
+from upshift.backends.engines import TRAVELING, EngineJob, Engines, Journey
 from upshift.backends.scheduler import Launch
 from upshift.code.packages import make_package
+from upshift.code.runtime_package import bootstrap, engine_package
 from upshift.engine import RunOptions
 from upshift.engine.images import MadeImage
 from upshift.engine.journal import new_row, new_run_id
@@ -41,23 +47,12 @@ from upshift.engine.keys import CodeNamed, Keys
 from upshift.engine.ownerless import confirm_free, record_lost
 from upshift.engine.preflight import Preflight, preflight
 from upshift.engine.recovery import take_over
-from upshift.engine.remote_engine import (
-    at_address,
-    command_of,
-    confirm_reached,
-    log_of,
-    make_images,
-    order_name,
-    read_order,
-    surroundings,
-    targets_there,
-)
 from upshift.engine.run import refuse
-from upshift.errors import BackendError, RequestRefused, UpshiftError, UsageError
-from upshift.model.configuration import Configuration, home, make_folder
+from upshift.errors import BackendError, NotFound, RequestRefused, UpshiftError, UsageError
+from upshift.model.configuration import Configuration, Target, home, make_folder
 from upshift.model.graph import Graph
 from upshift.model.settings.secrets import NeededSecret, secret_files
-from upshift.model.spec.codec import decode, encode, to_json
+from upshift.model.spec.codec import decode, encode, from_json, to_json
 from upshift.model.spec.task import Code
 from upshift.report import Progress
 from upshift.runs.catalog.catalog import catalog_place
@@ -67,11 +62,14 @@ from upshift.runs.history.runs import Run, get_run
 from upshift.runs.lease import Lease, here
 from upshift.runs.publishing import published
 from upshift.runtime.storage.claims import removed
+from upshift.runtime.storage.replica import blob_key
+from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.usercode import SOURCES
 
 ORDER = "UPSHIFT_ENGINE"
 """The variable in which a submitted engine finds its :class:`Order`."""
-_COMMAND = (sys.executable, "-m", "upshift.cli.detached")
+_MODULE = "upshift.cli.detached"
+_COMMAND = (sys.executable, "-m", _MODULE)
 
 
 @attrs.frozen(kw_only=True)
@@ -90,7 +88,7 @@ class Order:
     def taken(cls, address: str | None = None, environ: Any = os.environ) -> Order:
         """That of this process, whose environment keeps nothing of it; or the one at this address."""
         if address is not None:
-            return read_order(cls, address)
+            return _read_order(address)
         text = environ.pop(ORDER, None)
         if text is None:
             raise UsageError("this is what upshift run --detach starts", fix="Use that.")
@@ -152,8 +150,8 @@ def submit(
         journey = None if engines is None else engines.journey
         images = None
         if engines is not None and journey is not None:
-            confirm_reached(found, engines)
-            images = make_images(found.images, progress.notice)
+            _confirm_reached(found, engines)
+            images = found.images.made_now(progress.notice)
         stack.enter_context(store.claims.held())
         if code.package is None:
             package = make_package(Path(code.project), store, exclude=secret_files(code.project))
@@ -178,9 +176,9 @@ def submit(
                     comment=f"upshift {run} engine",
                     command=_COMMAND
                     if journey is None
-                    else command_of(store, at_address(store, run, order_name(token)), journey),
+                    else _command_of(store, _at_address(store, run, _order_name(token)), journey),
                     output=engine.log if journey is None else None,
-                    environment={} if journey is None else surroundings(store, journey),
+                    environment={} if journey is None else _surroundings(store, journey),
                 )
             )
         row = new_row(
@@ -207,7 +205,7 @@ def submit(
                 store.write_record(run, "graph.json", to_json(attrs.evolve(graph, sources={})))
                 store.write_record(run, SOURCES, to_json({}))
                 if journey is not None:
-                    store.write_record(run, order_name(token), to_json(order))
+                    store.write_record(run, _order_name(token), to_json(order))
                     if found.images.prepared:
                         store.write_record(run, "images.json", to_json(found.images.record()))
                 store.write_record(run, "run.json", to_json(row))
@@ -327,7 +325,7 @@ def _order(
             configuration,
             source=None,
             catalog=None,
-            targets=targets_there(configuration, engines),
+            targets=_targets_there(configuration, engines),
             store=store,
         )
         return Order(run=run, token=engine.token, log=None, configuration=there, images=images)
@@ -361,3 +359,81 @@ def _absolute(address: str | None) -> str | None:
     if address is None or "://" in address:
         return address
     return os.path.abspath(os.path.expanduser(address))
+
+
+# -- an engine that has nothing of this machine ----------------------------------------------------------
+
+
+def log_of(token: str) -> str:
+    """The name of the file with what an engine prints, beside the records of its run."""
+    return f"engine-{token}.log"
+
+
+def _order_name(token: str) -> str:
+    """The record of a run with the order of an engine."""
+    return f"engine-{token}.json"
+
+
+def _at_address(store: Store, run: str, name: str) -> str:
+    """A record of a run, as others find it who see the store."""
+    return f"{store.name}/runs/{run}/{name}"
+
+
+def _read_order(address: str) -> Order:
+    """The order at an address. Raises ``NotFound`` where there is none."""
+    place, _, rest = address.rpartition("/runs/")
+    run, _, name = rest.partition("/")
+    store = open_store(place)
+    store.bring_run(run)
+    content = store.read_record(run, name)
+    if content is None:
+        raise NotFound(f"{address} is not there", fix=f"See the state of the run: upshift show {run}")
+    return from_json(Order, content)
+
+
+def _command_of(store: Store, order: str, journey: Journey) -> tuple[str, ...]:
+    """The command of an engine; its package is in the store then."""
+    digest = engine_package(store, extras=journey.extras)
+    if store.replica is not None:
+        store.replica.upload_blob(blob_key(digest), str(store.blob_path(digest)))
+    package = f"{store.name}/{blob_key(digest)}"
+    return (journey.python, "-Sc", bootstrap(store.name), package, "-m", _MODULE, order)
+
+
+def _surroundings(store: Store, journey: Journey) -> dict[str, str]:
+    """The variables of an engine that are no secrets."""
+    found = {} if journey.home is None else {"UPSHIFT_NODE_HOME": journey.home}
+    return found if store.replica is None else {**found, **store.replica.objects.environment}
+
+
+def _confirm_reached(found: Preflight, engines: Engines) -> None:
+    """Refuse a run of which the engine cannot do a step. Raises ``RequestRefused``."""
+    own = found.target.name
+    for name in found.graph.used:
+        definition = found.graph.steps[name]
+        target = found.places[definition.settings.on].target
+        if target.backend != "local" and engines.seen(target) is None:
+            raise RequestRefused(
+                f"step {name} runs on target {target.name!r}, which an engine on {own!r} does not reach",
+                where=definition.location,
+                why=f"It runs inside the cluster of {own!r}, and has nothing of this machine.",
+                fix="Leave --detach out, or have the step run on a target of the same cluster.",
+            )
+        for secret in found.secrets.get(name, ()):
+            if secret.source.startswith("file:"):
+                raise RequestRefused(
+                    f"secret {secret.name} ({secret.source}) cannot be brought to an engine on {own!r}",
+                    where=secret.origin,
+                    why="The file is on this machine, and the engine is not.",
+                    fix="Leave --detach out, or name a source that the node of the step reads by itself.",
+                )
+
+
+def _targets_there(configuration: Configuration, engines: Engines) -> dict[str, Target]:
+    """The targets that an engine reaches, as it has them."""
+    found = {}
+    for name, target in configuration.targets.items():
+        seen = target if target.backend == "local" else engines.seen(target)
+        if seen is not None:
+            found[name] = seen
+    return found

@@ -24,7 +24,6 @@ from upshift.engine import RunOptions
 from upshift.engine.images import IMAGE, MadeImage
 from upshift.engine.offers import Proposal
 from upshift.engine.preflight import Preflight, preflight
-from upshift.engine.remote_engine import make_images
 from upshift.engine.targets import OpenBackend
 from upshift.errors import RequestRefused, StoreError, UpshiftError, UsageError, together
 from upshift.model.configuration import Configuration, Target, user_name
@@ -264,7 +263,7 @@ def exported(
         open_backend=open_backend,
     ) as found:
         _refuse(found, backend, refuse)
-        made = make_images(found.images, announce or (lambda text: None))
+        made = found.images.made_now(announce or (lambda text: None))
         yield _laid_out(found, made, store, code=code, source=source, options=options, params=params)
 
 

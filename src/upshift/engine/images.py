@@ -1,10 +1,15 @@
-"""The images, or Python environments, that steps run in: :func:`step_images`. Nothing is built here."""
+"""The images, or Python environments, that steps run in: :func:`step_images`. None is built here.
+
+:mod:`upshift.engine.building` builds them while a run goes on. They are made before
+(:meth:`StepImages.made_now`) where the engine of a run has nothing of this machine.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +23,7 @@ from upshift.model.graph import Graph, StepDefinition
 from upshift.model.spec.hardware import Device, Hardware
 
 if TYPE_CHECKING:
-    from upshift.images.base import Announce, Finding, Image, Needs, Tell
+    from upshift.images.base import Announce, Finding, Image, Needs, Progress, Tell
     from upshift.images.building.builder import Destination
     from upshift.images.environments import PreparedEnvironment
     from upshift.images.preparing import Prepared
@@ -79,6 +84,27 @@ class StepImages:
     """Those that were made before the engine was submitted; there are no others then."""
     locations: Mapping[str, str | None] = attrs.field(factory=dict)
     """Where these steps are defined, as ``file:line``."""
+
+    def made_now(self, tell: Callable[[str], None]) -> dict[str, MadeImage]:
+        """The images, made now if there are no equal ones."""
+        made: dict[object, Image] = {}
+        found: dict[str, MadeImage] = {}
+        for name, prepared in self.prepared.items():
+            if prepared.same not in made:
+                told: list[Progress] = []
+
+                def begin(progress: Progress, name: str = name, told: list[Progress] = told) -> None:
+                    if not told:
+                        tell(f"making the image of {name}, before anything is submitted")
+                    told.append(progress)
+
+                began = time.monotonic()
+                image = made[prepared.same] = prepared.make(begin)
+                if told:
+                    tell(f"made {image.name or image.reference} in {time.monotonic() - began:.0f} s")
+            image = made[prepared.same]
+            found[name] = MadeImage(digest=prepared.digest, **attrs.asdict(image, recurse=False))
+        return found
 
     @property
     def refused(self) -> frozenset[str]:

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import pytest
 
-from upshift.authoring.exporting import changed, composed_again
 from upshift.authoring.loading import load_pipeline
+from upshift.authoring.resume import changed, composed_again
 from upshift.engine.exported import Order, StepOrder, confirm_same_shape
 from upshift.engine.one_step import OneStep
 from upshift.engine.ownerless import cancel

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +20,7 @@ from upshift.authoring.composing.placeholders import Inlined, Placeholder, Unmap
 from upshift.authoring.signatures import plainly_no_list
 from upshift.code.fingerprint import identity_of
 from upshift.errors import GraphError, NotSerializable, UsageError, location, user_frame, user_location
-from upshift.model.graph import Collection, Constant, FromStep, Node, Source, StepDefinition
+from upshift.model.graph import Collection, Constant, FromStep, Node, Source
 from upshift.model.plain import MOST, is_opaque, opaque, short_type
 from upshift.runtime.storage.artifacts import described, save
 from upshift.runtime.storage.external import parts_of
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from upshift.model.spec.task import Artifact
     from upshift.runs.history.versions import ArtifactVersion
     from upshift.runtime.storage.store import Store
-    from upshift.runtime.usercode import Stamp
 
 RETURNED = "return value"
 """What a pipeline's result is called where it is no argument."""
@@ -66,8 +65,7 @@ class Composition:
     def __init__(self, store: Store, project: Path, begun: Iterable[dict[str, Any]]) -> None:
         self._store = store
         self._project = project
-        self._definitions = Definitions(store, project, begun)
-        self._bodies: list[tuple[Callable[..., Any], Mapping[str, object]]] = []
+        self.definitions = Definitions(store, project, begun)
         self._nodes: list[Node] = []
         self._uses: dict[str, int] = {}
         self._taken: set[str] = set()
@@ -86,28 +84,6 @@ class Composition:
     def names_since(self, size: int) -> list[str]:
         """The names of the nodes that came after the first ``size``, in order."""
         return [node.name for node in self._nodes[size:]]
-
-    @property
-    def definitions(self) -> Mapping[str, StepDefinition]:
-        """The steps so far, by name."""
-        return self._definitions.by_name
-
-    @property
-    def sources(self) -> Mapping[str, Stamp]:
-        """The source files of the steps so far, as they were when they were read."""
-        return self._definitions.sources
-
-    def define(self, callee: Callee, options: StepOptions, outer: PipelineOptions) -> str:
-        """The name of a step's definition in this graph, made at its first use."""
-        return self._definitions.name_of(callee, options, outer)
-
-    def composes(self, function: Callable[..., Any], arguments: Mapping[str, object]) -> None:
-        """Note that the function of a pipeline is called with these arguments."""
-        self._bodies.append((function, arguments))
-
-    def analyse(self) -> None:
-        """Look at the code of the steps, when nothing of the user's runs any more before they do."""
-        self._definitions.complete(self._bodies)
 
     def close(self) -> tuple[Node, ...]:
         """The nodes, complete. From now on the placeholders of this composition mean nothing."""
@@ -237,7 +213,7 @@ class Composition:
             if name not in inputs:
                 inputs[name] = self._default(callee, name, value, where)
         _refuse_flows(step, where)
-        definition = self._definitions.name_of(callee, step.options, outer)
+        definition = self.definitions.name_of(callee, step.options, outer)
         name = self._unique(step.name)
         for placeholder in step.waits_for:
             self.check_own(placeholder)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.authoring.composing.composition import RETURNED, Composition
+from upshift.authoring.composing.definitions import begun_with, project_of
 from upshift.authoring.composing.placeholders import Inlined, Placeholder
 from upshift.authoring.composing.scope import PipelineScope
-from upshift.authoring.project import begun_with, project_of
 from upshift.model.graph import FromStep, Graph
 from upshift.model.plain import UNKNOWN, has_parts, is_opaque, plain_of, type_name
 from upshift.model.settings.sizes import format_size
@@ -47,21 +47,21 @@ def compose(
     try:
         with PipelineScope(composition, options, (name,)):
             params = parameters_saved(composition, callee, arguments)
-            composition.composes(callee.function, {**callee.signature.defaults, **arguments})
+            composition.definitions.composes(callee.function, {**callee.signature.defaults, **arguments})
             args, kwargs = bind(callee.function, arguments)
             returned = callee.function(*args, **kwargs)
             output = None if returned is None else composition.source(returned, RETURNED, callee.location)
-        composition.analyse()
+        composition.definitions.complete()
     finally:
         nodes = composition.close()
     return Graph(
         pipeline=name,
-        steps=dict(composition.definitions),
+        steps=dict(composition.definitions.by_name),
         nodes=nodes,
         output=output,
         params=params,
         texts=texts_of(callee.signature, arguments, params),
-        sources=composition.sources,
+        sources=composition.definitions.sources,
     )
 
 
@@ -128,7 +128,7 @@ def inline(
     composition = scope.composition
     before = composition.size
     with PipelineScope(composition, options.over(scope.options), (*scope.path, name)):
-        composition.composes(callee.function, {**callee.signature.defaults, **bound})
+        composition.definitions.composes(callee.function, {**callee.signature.defaults, **bound})
         positional, keywords = bind(callee.function, bound)
         output = callee.function(*positional, **keywords)
     nodes = composition.names_since(before)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from upshift.authoring.composing.composition import Composition
+from upshift.authoring.composing.definitions import begun_with, project_of
 from upshift.authoring.composing.graph import parameters_saved, texts_of
 from upshift.authoring.flow.shape import StepReader, checked_size
 from upshift.authoring.flow.task import known_before
-from upshift.authoring.project import begun_with, project_of
 from upshift.errors import GraphError
 from upshift.model.graph import FOREACH, GANG, SWITCH, FromStep, Graph
 from upshift.model.growth import Growth
@@ -48,21 +48,21 @@ def compose(
         if shape.steps[name].kind in (FOREACH, SWITCH):  # where it fails, nothing says how to go on
             outer = attrs.evolve(outer, steps=attrs.evolve(outer.steps, catch=None))
         own = attrs.evolve(step.options, name=name, launch=parallel.get(name, step.options.launch))
-        composition.define(method(step), own, outer)
+        composition.definitions.name_of(method(step), own, outer)
     params = parameters_saved(composition, callee, arguments)
     first = composition.source(State(values), f"the parameters of {flow.name}", callee.location)
     nodes = Growth(shape, first).first()
-    composition.analyse()
+    composition.definitions.complete()
     composition.close()
     return Graph(
         pipeline=flow.name,
-        steps=dict(composition.definitions),
+        steps=dict(composition.definitions.by_name),
         nodes=nodes,
         output=FromStep(node=[*shape.steps][-1]),
         params=params,
         texts=texts_of(callee.signature, arguments, params),
         flow=shape,
-        sources=composition.sources,
+        sources=composition.definitions.sources,
     )
 
 
