@@ -18,7 +18,7 @@ from upshift.errors import LoadError, NotFound, UsageError
 from upshift.model.checks import checked_flag
 from upshift.model.graph import Graph
 from upshift.model.spec.codec import decode, from_json
-from upshift.model.spec.task import Artifact
+from upshift.model.spec.task import Artifact, Code
 
 if TYPE_CHECKING:
     from upshift.engine import RunOptions
@@ -90,7 +90,6 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
         Fields of :class:`~upshift.engine.RunOptions` that the user says anew; None: as recorded.
     """
     from upshift.authoring.running import as_graph_errors, do_run, merged, told_of
-    from upshift.engine.debug import recorded_code
     from upshift.model.configuration import load_configuration
     from upshift.runs.catalog.opening import ORCHESTRATOR, known_run, open_catalog
     from upshift.runs.catalog.rows import KEY, awaits_engine
@@ -136,7 +135,6 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
 
 def resume_detached(order: Order, progress: Progress) -> Run[Any]:
     """Do a run as the engine that was submitted for it: all that it is was recorded then."""
-    from upshift.engine.debug import recorded_code
     from upshift.engine.run import execute
     from upshift.runs.catalog.opening import known_run, open_catalog
     from upshift.runtime.storage.store import open_store
@@ -237,6 +235,18 @@ def recorded_graph(row: RunRow, store: Store) -> Graph:
             fix="Start a new run: this one cannot be resumed.",
         )
     return from_json(Graph, content)
+
+
+def recorded_code(row: RunRow, *, package: bool) -> Code:
+    """Where the code of a run was."""
+    code = decode(Code, row.source["code"])
+    if package and code.package is None:
+        raise NotFound(
+            f"the code of run {row.id} was not recorded",
+            why=row.source.get("code_lacks") or "The run ended before its code was stored.",
+            fix="Use the code as it is now.",
+        )
+    return code
 
 
 def recorded_options(row: RunRow, *, settled: bool, **changes: bool | str | None) -> RunOptions:

@@ -9,8 +9,10 @@ import click
 from upshift.cli import echo
 
 if TYPE_CHECKING:
-    from upshift.engine.debug import Replayed
+    from upshift.backends.base import Offer
+    from upshift.model.spec.task import Code, TaskResult, TaskSpec
     from upshift.runs.history.attempts import Attempt
+    from upshift.runtime.storage.store import Store
 
 _EXIT_CODES = {"completed": 0, "failed": 1, "cancelled": 130}
 
@@ -27,9 +29,8 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     terminal, pdb stops at the first line of the step, and opens again where the step raises; elsewhere the
     step just runs. Nothing is recorded. If the step writes to other places, it writes there again.
     """
+    from upshift.authoring.resume import recorded_code
     from upshift.backends.inline import InlineBackend
-    from upshift.engine.debug import offered_here, read_attempt, recorded_code
-    from upshift.engine.debug import replay as run_again
     from upshift.errors import NotFound
     from upshift.runs.history.runs import get_run
     from upshift.runtime.storage.store import open_store
@@ -38,7 +39,7 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     chosen = _chosen(run, task, attempt)
     own = get_run(chosen.row.task.run).row  # a reused task has the attempt of an earlier run
     store = open_store(own.store)
-    spec = read_attempt(chosen.row, store)
+    spec = store.read_spec(store.spec_path(chosen.row.task, chosen.number))
     try:
         code = None if current_code else recorded_code(own, package=True)
     except NotFound as error:
@@ -57,17 +58,16 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
             "not in what other programs print",
             err=True,
         )
-    for short in offered_here(spec).shortfalls:
-        if short.field in (
-            "launch",
-            *InlineBackend.capabilities.fields,
-        ):  # who expects the rest?
+    offer = _offered_here(spec)
+    for short in offer.shortfalls:
+        if short.field in ("launch", *InlineBackend.capabilities.fields):  # who expects the rest?
             echo(f"asked {short.asked}, gets {short.got}: {short.why}", err=True)
     if at_a_terminal():
         echo("pdb: n next line, s into a call, c go on, p NAME, w where, q leave", err=True)
-    replayed = run_again(spec, code, store)
-    echo(_told(replayed), err=True)
-    return _EXIT_CODES[replayed.result.status]
+    recorded = store.read_result(spec.task, spec.attempt)
+    result = _run_again(spec, code, offer, store)
+    echo(_told(result, recorded), err=True)
+    return _EXIT_CODES[result.status]
 
 
 def _chosen(run: str, text: str, number: int | None) -> Attempt:
@@ -96,10 +96,42 @@ def _chosen(run: str, text: str, number: int | None) -> Attempt:
     raise NotFound(f"{text} of run {found.id} has no attempt {number}", fix=f"Its attempts: {there}.")
 
 
-def _told(replayed: Replayed) -> str:
+def _offered_here(spec: TaskSpec) -> Offer:
+    """What this process has for an attempt, which may be less than it had then."""
+    import attrs
+
+    from upshift.backends.base import Ask
+    from upshift.backends.inline import InlineBackend
+    from upshift.engine.offers import short_of_processes
+
+    offer = InlineBackend(sink=lambda event: None).offer(Ask(request=spec.request))
+    return attrs.evolve(offer, shortfalls=(*offer.shortfalls, *short_of_processes(spec.launch)))
+
+
+def _run_again(spec: TaskSpec, code: Code | None, offer: Offer, store: Store) -> TaskResult:
+    """Run an attempt again, with the code as it was or as it is now (None); what it makes is removed."""
+    import os
+
+    import attrs
+
+    from upshift.model.settings.secrets import read_secrets
+    from upshift.runtime.storage import home_folders
+    from upshift.runtime.storage.store import open_store
+    from upshift.runtime.supervisor.inline import run_inline
+
+    # secrets are not in a package
+    secrets = read_secrets(spec.settings.secret_sources, project=spec.code.project)
+    code = code or attrs.evolve(spec.code, package=None)
+    spec = attrs.evolve(spec, code=code, granted=offer.granted)
+    if spec.cwd is not None and not os.path.isdir(spec.cwd):
+        spec = attrs.evolve(spec, cwd=None)
+    return run_inline(spec, store, secrets=secrets, into=open_store(home_folders.new_folder()), stop=True)
+
+
+def _told(result: TaskResult, recorded: TaskResult | None) -> str:
+    """What became of the attempt, this time and when it was recorded; None: it did not get that far."""
     from upshift.report.human import duration, on_rank
 
-    result, recorded = replayed.result, replayed.recorded
     there = on_rank(recorded.failure) if recorded is not None and recorded.failure is not None else ""
     here = f"{there}, and this is rank 0 of 1" if there else ""
     took = duration(result.ended - result.started)
@@ -118,9 +150,14 @@ def _told(replayed: Replayed) -> str:
         elif recorded is not None:
             text += "\nrecorded was a success"
         return text
-    other = replayed.other_outputs
-    if other is None:
+    before = recorded.outputs if recorded is not None else {}
+    if not before or not result.outputs:  # there is nothing to compare
         return f"completed in {took}; recorded was a failure{here}" if recorded else f"completed in {took}"
+    other = [
+        name
+        for name, now in result.outputs.items()
+        if name not in before or before[name].digest != now.digest
+    ]
     if not other:
         return f"completed in {took}, with the output that was recorded"
     return (

@@ -43,7 +43,7 @@ from upshift.runtime.storage.checkpoints import discard
 from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
-    from upshift.engine.debug import Debugged
+    from upshift.engine.replanning import Debugged
 
 BATCH = 1000
 """How many jobs are handed over at once, where a backend queues them itself."""

@@ -1,15 +1,25 @@
-"""What the next attempt of a task gets after a failure: more memory, or other nodes."""
+"""What a task gets instead of what was planned for its step.
+
+After a failure, that is more memory, or other nodes; a task that is debugged runs in this process.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from queue import SimpleQueue
+from typing import Any
 
 import attrs
 
-from upshift.engine.offers import GrantPlan, Offered, ask, offered
+from upshift.backends.base import Ask
+from upshift.engine.offers import GrantPlan, Offered, ask, offered, short_of_processes
 from upshift.engine.schedule import Demand
-from upshift.errors import UpshiftError
-from upshift.model.graph import StepDefinition
+from upshift.engine.targets import OpenTarget
+from upshift.engine.tasks import TaskState
+from upshift.errors import NotFound, UpshiftError, suggestion
+from upshift.model.configuration import Target
+from upshift.model.graph import Graph, StepDefinition
 from upshift.model.settings.resources import ResourceSettings
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec.task import Failure
@@ -125,3 +135,54 @@ def without_lost_nodes(
 def _lost_node(failure: Failure) -> str | None:
     """The node that is to be avoided for it; a process that has failed is not the fault of its node."""
     return failure.node if failure.rank is None or failure.reason == "hardware" else None
+
+
+# -- tasks that are debugged ------------------------------------------------------------------------------
+
+_TASK = re.compile(r"(?P<node>.+?)(?:\[(?P<index>\d+)\])?")
+
+
+@attrs.frozen(kw_only=True)
+class Debugged:
+    """The tasks that are debugged, and what they get."""
+
+    node: str  # node, index: the step in the pipeline, and which of its tasks; None: all of them
+    index: int | None
+    plan: GrantPlan
+
+    def holds(self, task: TaskState) -> bool:
+        """Whether this task runs under the debugger."""
+        return task.node.node.name == self.node and self.index in (None, task.index)
+
+
+def debugged(text: str, graph: Graph, *, store: str, inbox: SimpleQueue[Any]) -> Debugged:
+    """What ``--debug TEXT`` means in a graph."""
+    from upshift.backends.inline import InlineBackend  # other runs have no step in this process
+
+    match = _TASK.fullmatch(text)
+    known = {node.name: node for node in graph.nodes}
+    if match is None or match["node"] not in known:
+        raise NotFound(f"pipeline {graph.pipeline!r} has no step {text!r}", fix=suggestion(text, known))
+    node = known[match["node"]]
+    if match["index"] is not None and not node.mapped:
+        raise NotFound(f"step {node.name!r} is not mapped", fix=f"Write --debug {node.name}.")
+    target = Target(name="this process", backend=InlineBackend.name)
+    place = OpenTarget(
+        target, store=store, inbox=inbox, open_backend=lambda target, *, store, sink: InlineBackend(sink=sink)
+    )
+    definition = graph.definition(node)
+    offer = place.backend.offer(Ask(request=definition.settings.resources))
+    assert offer.granted is not None
+    launch = definition.launch
+    return Debugged(
+        node=node.name,
+        index=None if match["index"] is None else int(match["index"]),
+        plan=GrantPlan(
+            place=place,
+            granted=offer.granted,
+            demand=Demand.of(offer.granted),
+            strict=False,
+            shortfalls=(*offer.shortfalls, *short_of_processes(launch)),
+            launch=None if launch is None else attrs.evolve(launch, per_node=1),
+        ),
+    )

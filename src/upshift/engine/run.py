@@ -56,7 +56,7 @@ from upshift.runtime.storage.claims import removed
 from upshift.runtime.storage.store import Store
 
 if TYPE_CHECKING:
-    from upshift.engine.debug import Debugged
+    from upshift.engine.replanning import Debugged
     from upshift.runs.publishing import Publisher
 
 
@@ -98,7 +98,7 @@ def execute(
         plans = grant_plans(found.offered)
         debug = None
         if options.debug:
-            from upshift.engine.debug import debugged  # other runs have no step in this process
+            from upshift.engine.replanning import debugged  # other runs have no step in this process
 
             debug = debugged(options.debug, graph, store=store.address, inbox=inbox)
         own = [debug.plan.place] if debug else []
