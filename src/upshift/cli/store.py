@@ -192,19 +192,14 @@ def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> i
     if not cleaned.stores and not home().exists() and not as_json:
         echo(f"Nothing to remove: there is no store yet, and no {home()}.")
         return 0
-    collected = cleaned.collected
     say = cleaned_json if as_json else cleaned_text
     said = say(
-        collected.removed.by_kind(),
-        collected.kept.by_kind(),
-        later=collected.later.by_kind(),
-        waiting=sorted(collected.waiting),
-        live=sorted(collected.live),
+        cleaned.collected,
         missing=cleaned.missing,
         failed={address: error.what for address, error in cleaned.failed.items()},
         dry_run=dry_run,
     )
-    if cleaned.stores or collected.removed.by_kind() or not cleaned.failed:
+    if cleaned.stores or cleaned.collected.removed.by_kind() or not cleaned.failed:
         echo(json.dumps(said, indent=2) if as_json else said)
     return _fail(cleaned.failed)
 
@@ -233,14 +228,6 @@ def _rebuild(ticker: Ticker, *, as_json: bool) -> int:
     finally:
         ticker.close()
     say = rebuilt_json if as_json else rebuilt_text
-    said = say(
-        rebuilt.runs,
-        dropped=rebuilt.dropped,
-        interrupted=list(rebuilt.interrupted),
-        damaged=rebuilt.damaged,
-        kept=rebuilt.kept,
-        aside=None if aside is None else str(aside),
-        missing=list(missing),
-    )
+    said = say(rebuilt, aside=aside, missing=list(missing))
     echo(json.dumps(said, indent=2) if as_json else said)
     return 1 if rebuilt.damaged else 0

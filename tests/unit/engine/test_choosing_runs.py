@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from upshift.model.settings.sizes import parse_span
 from upshift.report.terminal.catalog import Ticker, cleaned_text, rebuilt_text
 from upshift.runs.catalog.catalog import Catalog
 from upshift.runs.catalog.opening import open_catalog
+from upshift.runs.catalog.rebuild import Rebuilt
 from upshift.runs.catalog.rows import RunRow
+from upshift.runs.collect import Collected, Tally
 from upshift.runs.lease import Lease, leases
 from upshift.runtime.storage import home_folders
 from upshift.runtime.storage.files import boot_id
@@ -232,11 +235,16 @@ def test_a_home_that_is_not_there_is_not_made(upshift_home: Path) -> None:
 # What is said
 
 
+def tally(amounts: dict[str, tuple[int, int]]) -> Tally:
+    """So many things of each kind, with so many bytes."""
+    counts = Counter({kind: number for kind, (number, _) in amounts.items()})
+    return Tally(counts, Counter({kind: size for kind, (_, size) in amounts.items()}))
+
+
 def test_what_was_done_is_said_in_a_table() -> None:
     removed, kept = {"runs": (1, 2000), "values": (1234, 5 * 10**9)}, {"runs": (3, 10), "results": (2, 4)}
-    assert cleaned_text(
-        removed, kept, later={}, waiting=[], live=[], missing={}, failed={}, dry_run=False
-    ) == (
+    collected = Collected(removed=tally(removed), kept=tally(kept))
+    assert cleaned_text(collected, missing={}, failed={}, dry_run=False) == (
         "removed  1 run                      2 KB\n"
         "         1,234 values               5 GB\n"
         "kept     3 runs                     10 B\n"
@@ -244,11 +252,7 @@ def test_what_was_done_is_said_in_a_table() -> None:
         "5 GB freed."
     )
     assert cleaned_text(
-        {},
-        {},
-        later={"values": (1, 5)},
-        waiting=["b"],
-        live=["a"],
+        Collected(later=tally({"values": (1, 5)}), waiting={"b"}, live={"a"}),
         missing={"/s": 2, "/t": 1},
         failed={"/u": "torn"},
         dry_run=True,
@@ -265,12 +269,8 @@ def test_what_was_done_is_said_in_a_table() -> None:
 
 def test_what_became_of_the_catalog_is_said() -> None:
     text = rebuilt_text(
-        2,
-        dropped=1,
-        interrupted=["a"],
-        damaged={"b": "torn", "c": "torn"},
-        kept=["c"],
-        aside="/old",
+        Rebuilt(runs=2, dropped=1, interrupted=("a",), damaged={"b": "torn", "c": "torn"}, kept=("c",)),
+        aside=Path("/old"),
         missing=["/s"],
     )
     assert text == (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,7 +21,11 @@ from upshift.report.terminal import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from upshift.runs.catalog.rebuild import Rebuilt
     from upshift.runs.catalog.rows import RunRow
+    from upshift.runs.collect import Collected, Tally
 
 
 _HEADINGS = ("run", "pipeline", "status", "started", "", "took", "tags")
@@ -118,24 +122,17 @@ _SLOW = 1000
 
 
 def cleaned_text(
-    removed: dict[str, tuple[int, int]],
-    kept: dict[str, tuple[int, int]],
-    *,
-    later: dict[str, tuple[int, int]],
-    waiting: list[str],
-    live: list[str],
-    missing: dict[str, int],
-    failed: Mapping[str, str],
-    dry_run: bool,
+    collected: Collected, *, missing: Mapping[str, int], failed: Mapping[str, str], dry_run: bool
 ) -> str:
-    """What was done, for a person."""
+    """What was done, for a person; ``missing`` are stores and their runs, ``failed`` stores and why."""
+    removed, later = collected.removed.by_kind(), collected.later.by_kind()
     lines = []
     if not removed:
         lines.append("Nothing to remove now." if later else "Nothing to remove.")
     rows = [
         *_rows("would remove" if dry_run else "removed", removed),
         *_rows("later", later),
-        *_rows("would keep" if dry_run else "kept", kept),
+        *_rows("would keep" if dry_run else "kept", collected.kept.by_kind()),
     ]
     if rows:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -145,10 +142,11 @@ def cleaned_text(
         lines.append(f"{freed} {'would be freed' if dry_run else 'freed'}.")
     if later:
         freed = format_size(sum(size for _, size in later.values()))
+        waiting = sorted(collected.waiting)
         runs = f"{count(len(waiting), 'run')} that {'is' if len(waiting) == 1 else 'are'} at work"
         lines.append(f"{freed} more can be freed after the end of {runs}: {', '.join(waiting)}.")
     stays = "would stay" if dry_run else "stays"
-    lines += [f"Run {run} {stays}: it is live." for run in live]
+    lines += [f"Run {run} {stays}: it is live." for run in sorted(collected.live)]
     lines += [
         f"{count(runs, 'run')} {'would stay' if dry_run else 'stay' if runs > 1 else 'stays'}: "
         f"the store {address} is not there."
@@ -162,78 +160,54 @@ def cleaned_text(
 
 
 def cleaned_json(
-    removed: dict[str, tuple[int, int]],
-    kept: dict[str, tuple[int, int]],
-    *,
-    later: dict[str, tuple[int, int]],
-    waiting: list[str],
-    live: list[str],
-    missing: dict[str, int],
-    failed: Mapping[str, str],
-    dry_run: bool,
+    collected: Collected, *, missing: Mapping[str, int], failed: Mapping[str, str], dry_run: bool
 ) -> dict[str, Any]:
     """The same as JSON; sizes are bytes."""
     return {
         "dry_run": dry_run,
-        "removed": {kind: {"count": number, "bytes": size} for kind, (number, size) in removed.items()},
-        "kept": {kind: {"count": number, "bytes": size} for kind, (number, size) in kept.items()},
-        "later": {kind: {"count": number, "bytes": size} for kind, (number, size) in later.items()},
-        "waiting_for": waiting,
-        "live": live,
+        "removed": _amounts(collected.removed),
+        "kept": _amounts(collected.kept),
+        "later": _amounts(collected.later),
+        "waiting_for": sorted(collected.waiting),
+        "live": sorted(collected.live),
         "missing_stores": [{"store": address, "runs": runs} for address, runs in missing.items()],
         "failed_stores": [{"store": address, "problem": what} for address, what in failed.items()],
     }
 
 
-def rebuilt_text(
-    runs: int,
-    *,
-    dropped: int,
-    interrupted: list[str],
-    damaged: Mapping[str, str],
-    kept: Collection[str],
-    aside: str | None,
-    missing: list[str],
-) -> str:
+def _amounts(tally: Tally) -> dict[str, dict[str, int]]:
+    return {kind: {"count": number, "bytes": size} for kind, (number, size) in tally.by_kind().items()}
+
+
+def rebuilt_text(rebuilt: Rebuilt, *, aside: Path | None, missing: Sequence[str]) -> str:
     """What became of the catalog, for a person."""
-    lines = [f"The catalog has {count(runs, 'run')}."]
-    if dropped:
-        lines.append(
-            f"{count(dropped, 'run')} of it {'was' if dropped == 1 else 'were'} in no store any more."
-        )
+    lines = [f"The catalog has {count(rebuilt.runs, 'run')}."]
+    if rebuilt.dropped:
+        were = "was" if rebuilt.dropped == 1 else "were"
+        lines.append(f"{count(rebuilt.dropped, 'run')} of it {were} in no store any more.")
     lines += [
         f"Run {run} was interrupted: what it had reused or skipped is known again once it is resumed."
-        for run in interrupted
+        for run in rebuilt.interrupted
     ]
-    lines += [
-        f"Run {run} is {'as it was' if run in kept else 'not in it'}: its record cannot be read: {why}"
-        for run, why in damaged.items()
-    ]
+    for run, why in rebuilt.damaged.items():
+        became = "as it was" if run in rebuilt.kept else "not in it"
+        lines.append(f"Run {run} is {became}: its record cannot be read: {why}")
     lines += [f"The store {address} is not there: its runs are as they were." for address in missing]
     if aside is not None:
         lines.append(f"The one that could not be read is {aside}.")
     return "\n".join(lines)
 
 
-def rebuilt_json(
-    runs: int,
-    *,
-    dropped: int,
-    interrupted: list[str],
-    damaged: Mapping[str, str],
-    kept: Collection[str],
-    aside: str | None,
-    missing: list[str],
-) -> dict[str, Any]:
+def rebuilt_json(rebuilt: Rebuilt, *, aside: Path | None, missing: Sequence[str]) -> dict[str, Any]:
     """The same as JSON."""
     return {
-        "runs": runs,
-        "dropped": dropped,
-        "interrupted": interrupted,
-        "damaged": dict(damaged),
-        "kept": list(kept),
-        "put_aside": aside,
-        "missing_stores": missing,
+        "runs": rebuilt.runs,
+        "dropped": rebuilt.dropped,
+        "interrupted": list(rebuilt.interrupted),
+        "damaged": dict(rebuilt.damaged),
+        "kept": list(rebuilt.kept),
+        "put_aside": None if aside is None else str(aside),
+        "missing_stores": list(missing),
     }
 
 
