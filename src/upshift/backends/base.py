@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 DEVICES = frozenset({"gpu_count", "accelerator", "gpu_memory", "gpu_vendor"})
 """The fields of a request that are about accelerators: what a backend honours of them is all or none."""
 
+INLINE = "inline"
+"""The name of the backend that is the engine's own process: :mod:`upshift.backends.inline`."""
+
 Handle = str
 """A backend's own name for a job. It is recorded, and given back to :meth:`Backend.attach`."""
 

@@ -30,11 +30,10 @@ def replay(run: str, task: str, attempt: int | None, current_code: bool) -> int:
     step just runs. Nothing is recorded. If the step writes to other places, it writes there again.
     """
     from upshift.authoring.resume import recorded_code
-    from upshift.backends.inline import InlineBackend
+    from upshift.backends.inline import InlineBackend, at_a_terminal
     from upshift.errors import NotFound
     from upshift.runs.history.runs import get_run
     from upshift.runtime.storage.store import open_store
-    from upshift.runtime.supervisor.inline import at_a_terminal
 
     chosen = _chosen(run, task, attempt)
     own = get_run(chosen.row.task.run).row  # a reused task has the attempt of an earlier run
@@ -114,10 +113,10 @@ def _run_again(spec: TaskSpec, code: Code | None, offer: Offer, store: Store) ->
 
     import attrs
 
+    from upshift.backends.inline import run_inline
     from upshift.model.settings.secrets import read_secrets
     from upshift.runtime.storage import home_folders
     from upshift.runtime.storage.store import open_store
-    from upshift.runtime.supervisor.inline import run_inline
 
     # secrets are not in a package
     secrets = read_secrets(spec.settings.secret_sources, project=spec.code.project)

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 
 import attrs
 
-from upshift.backends.base import Backend, Ended, Event, Job
+from upshift.backends.base import INLINE, Backend, Ended, Event, Job
 from upshift.backends.engines import Engines
 from upshift.backends.registry import open_backend
 from upshift.backends.scheduler import State
@@ -290,12 +290,10 @@ def _targets(
     row: RunRow, attempts: list[AttemptRow], configuration: Configuration
 ) -> dict[tuple[TaskId, int], Target]:
     """The target that each attempt was given to; of one that ran in the engine itself there is none."""
-    from upshift.backends.inline import InlineBackend  # other processes stop nothing that they lost
-
     own = [row.target, *configuration.targets, *UNCONFIGURED]
     found: dict[tuple[TaskId, int], Target] = {}
     for attempt in attempts:
-        if attempt.backend == InlineBackend.name:
+        if attempt.backend == INLINE:
             continue
         names = [attempt.target] if attempt.target is not None else own
         target = next((t for t in map(configuration.target, names) if is_at(attempt, t)), None)

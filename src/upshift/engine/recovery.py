@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from upshift.backends.base import Ended, Job
+from upshift.backends.base import INLINE, Ended, Job
 from upshift.engine.journal import Journal
 from upshift.engine.keys import Keys, debugged_key
 from upshift.engine.reuse import Hit, Reuse, Standard, intact, shortcoming
@@ -166,10 +166,8 @@ class Recovery:
 
     def _place_of(self, attempt: AttemptRow | TaskSpec) -> OpenTarget:
         """Where an attempt may still run."""
-        from upshift.backends.inline import InlineBackend  # other runs are not taken over
-
         place = next((p for p in self._places if is_at(attempt, p.target)), None)
-        if place is None and attempt.backend == InlineBackend.name:
+        if place is None and attempt.backend == INLINE:
             place = self._places[0]  # what ran in the earlier engine itself ended with it
         if place is None:
             raise ConfigError(

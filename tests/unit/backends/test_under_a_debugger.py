@@ -6,7 +6,7 @@ import pdb
 
 import pytest
 
-from upshift.runtime.supervisor import inline
+from upshift.backends import inline
 
 
 def test_the_text_of_an_exception_gives_the_terminal_no_commands(

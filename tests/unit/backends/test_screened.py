@@ -7,8 +7,8 @@ import io
 import sys
 from collections.abc import Callable
 
+from upshift.backends.inline import screened
 from upshift.runtime.masking import Mask
-from upshift.runtime.supervisor.inline import screened
 
 SECRET = "hf_größe7Zr2Wp9Kd"
 

@@ -10,11 +10,11 @@ import attrs
 import pytest
 
 from nvml import FakeNvml
+from upshift.backends import inline
 from upshift.config import ResourceSettings
 from upshift.model.spec import Code, Device, EntryPoint, Hardware, TaskId, TaskSpec
 from upshift.model.spec.hardware import SUPERVISOR, enforced
 from upshift.runtime import proc
-from upshift.runtime.supervisor import inline
 
 SPEC = TaskSpec(
     task=TaskId(run="run", step="train"),
