@@ -242,7 +242,7 @@ def shortcoming(result: TaskResult, store: Store, standard: Standard) -> str | N
     """With what less than it should have a result was made, too little to be used; None: it may be."""
     missing = missed(result)
     if missing and not standard.strict:
-        from upshift.runtime.accelerators.words import may_miss  # rare
+        from upshift.runtime.accelerators.explain import may_miss  # rare
 
         try:  # whose variables are those of whoever has the same key
             own = store.read_spec(store.spec_path(result.task, result.attempt)).environment

@@ -13,18 +13,21 @@ import attrs
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Device, Framework
 from upshift.report.doctor import Check, Status
-from upshift.runtime.accelerators import frameworks, words
+from upshift.runtime.accelerators import compatibility, frameworks
 from upshift.runtime.accelerators.agent import DEADLINE, SLOW, Snapshot, asking
 from upshift.runtime.accelerators.evidence import (
+    FRAMEWORKS,
     CudaDriver,
     DriverQuestion,
     Evidence,
     container,
+    container_name,
     device_files,
     kernel_driver,
+    listed,
     visibility,
 )
-from upshift.runtime.accelerators.explain import DeviceFault, explain, falls_short, judged
+from upshift.runtime.accelerators.explain import PLATFORM_NAMES, DeviceFault, explain, falls_short, judged
 from upshift.runtime.accelerators.files import device_root
 from upshift.runtime.accelerators.matching import listing
 from upshift.runtime.accelerators.vendor import MAKERS, Inventory
@@ -128,7 +131,7 @@ def _on_the_bus() -> str | None:
         device = f"A device of {MAKERS.get(vendor, vendor)} is in this machine ({folder.name})"
         kind = container(device_root())
         if kind:
-            return f"{device}, and was not passed into this {words.container(kind)}."
+            return f"{device}, and was not passed into this {container_name(kind)}."
         return f"{device}, and has no driver: install it."
     return None
 
@@ -155,7 +158,7 @@ def _inventory(inventory: Inventory) -> Iterator[Check]:
             remedy=_HANGS if inventory.unknown else None,
         )
     if inventory.driver or inventory.runtime:
-        platform = words.PLATFORMS.get(inventory.vendor, "runtime")
+        platform = PLATFORM_NAMES.get(inventory.vendor, "runtime")
         runs = f", which runs {platform} up to {inventory.runtime}" if inventory.runtime else ""
         yield _check(f"{maker} driver", f"{inventory.driver or 'unknown'}{runs}")
 
@@ -166,7 +169,7 @@ def _described(device: Device) -> str:
     if device.memory:
         parts.append(format_size(device.memory))
     if device.compute_capability:
-        parts.append(words.capability(device.compute_capability))
+        parts.append(compatibility.capability_name(device.compute_capability))
     return ", ".join(parts)
 
 
@@ -182,7 +185,7 @@ def _files(vendor: str, told: set[str]) -> Iterator[Check]:
         yield _check("device files", finding.sentence, status="problem", remedy=finding.remedy)
     elif evidence.files:
         usable = [file.path for file in evidence.files if file.problem is None]
-        yield _check("device files", f"{words.listed(usable)}: can be opened")
+        yield _check("device files", f"{listed(usable)}: can be opened")
 
 
 _ANY = {
@@ -243,7 +246,7 @@ def _users(snapshot: Snapshot) -> Iterator[Check]:
             yield _check(name, f"does not work: {reading.problem}", status="problem")
         elif reading.processes:
             users = [process_of(pid, size) for pid, size in sorted(reading.processes.items())]
-            yield _check(name, f"in use by {words.listed(users)}", status="warning")
+            yield _check(name, f"in use by {listed(users)}", status="warning")
 
 
 # -- frameworks -----------------------------------------------------------------------------------
@@ -252,12 +255,12 @@ def _users(snapshot: Snapshot) -> Iterator[Check]:
 def _frameworks(found: list[Inventory], driver: CudaDriver | None, told: set[str]) -> Iterator[Check]:
     installed = frameworks.installed()
     if not installed:
-        text = "none of " + ", ".join(words.FRAMEWORKS.values())
+        text = "none of " + ", ".join(FRAMEWORKS.values())
         yield Check(group=_FRAMEWORKS, name="installed", text=f"{text} in this environment")
         return
     if not found:
         for framework in installed:
-            yield Check(group=_FRAMEWORKS, name=words.FRAMEWORKS[framework.name], text=_build(framework))
+            yield Check(group=_FRAMEWORKS, name=FRAMEWORKS[framework.name], text=_build(framework))
         return
     with ThreadPoolExecutor(len(installed)) as pool:
         asked = list(pool.map(lambda framework: frameworks.ask(framework.name), installed))
@@ -282,7 +285,7 @@ def _build(framework: Framework) -> str:
 
 
 def _judged(framework: Framework, found: list[Inventory], driver: CudaDriver | None, told: set[str]) -> Check:
-    name = words.FRAMEWORKS[framework.name]
+    name = FRAMEWORKS[framework.name]
     if framework.devices is None:
         return Check(
             group=_FRAMEWORKS, name=name, status="problem", text=_build(framework),

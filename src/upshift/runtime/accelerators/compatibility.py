@@ -126,6 +126,11 @@ def parse(version: str | None) -> Version:
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
+def capability_name(text: str) -> str:
+    """``compute capability 9.0``; ``gfx942`` says itself what it is."""
+    return f"compute capability {text}" if parse(text) else text
+
+
 def newest_cuda(driver: str | None) -> str | None:
     """The newest CUDA release that a driver of NVIDIA has everything of; None: not known."""
     version = parse(driver)

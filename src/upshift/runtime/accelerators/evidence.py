@@ -9,7 +9,7 @@ import os
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -35,6 +35,10 @@ PLATFORMS: Mapping[str, str] = {"jax": "JAX_PLATFORMS"}
 Source: JAX, 'Configuration options', 'jax_platforms'. Read on 2026-11-21.
 """
 _NO_GPUS = {"cpu", "tpu"}
+
+FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX"}
+"""What frameworks are called."""
+_CONTAINERS = {"a container": "container", "Kubernetes": "pod"}
 
 _FILES: Mapping[str, tuple[str, ...]] = {
     "nvidia": ("dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia[0-9]*"),
@@ -106,6 +110,56 @@ class Evidence:
         """Compute capabilities of the devices, as the grant names them, else as the driver does."""
         named = tuple(device.compute_capability for device in self.granted if device.compute_capability)
         return named or (self.driver.capabilities if self.driver else None) or ()
+
+    @property
+    def build(self) -> str:
+        """The framework and its version: ``PyTorch 2.13.0+cpu``."""
+        name = self.framework.name
+        return f"{FRAMEWORKS.get(name, name)} {self.framework.version}".rstrip()
+
+    @property
+    def grant(self) -> str:
+        """``the 2 GPUs granted``, ``the GPU and 2 slices granted``."""
+        slices = sum(device.partition is not None for device in self.granted)
+        counts = ((len(self.granted) - slices, "GPU"), (slices, "slice"))
+        parts = [name if number == 1 else f"{number} {name}s" for number, name in counts if number]
+        return f"the {' and '.join(parts)} {self.whose}"
+
+    @property
+    def models(self) -> str:
+        """``2 × NVIDIA H100``."""
+        names = [device.model or device.kind or "GPU" for device in self.granted]
+        if len(set(names)) > 1:
+            return ", ".join(names)
+        return names[0] if len(names) == 1 else f"{len(names)} × {names[0]}"
+
+    def model(self, capability: str) -> str:
+        """The granted device that has a compute capability."""
+        names = [d.model or d.kind for d in self.granted if d.compute_capability in (capability, None)]
+        return f"the {names[0]}" if names and names[0] else "the device"
+
+    @property
+    def sight(self) -> str:
+        """``PyTorch 2.13.0 sees 1 of the 2 GPUs granted``."""
+        devices = self.framework.devices
+        if not devices and len(self.granted) == 1:
+            return f"{self.build} does not see {self.grant}"
+        return f"{self.build} sees {devices or 'none'} of {self.grant}"
+
+    @property
+    def place(self) -> str:
+        """``this Docker container``, ``this environment``."""
+        return f"this {container_name(self.container)}" if self.container else "this environment"
+
+
+def container_name(kind: str) -> str:
+    """The kind of container in words: ``Docker container``."""
+    return _CONTAINERS.get(kind, f"{kind} container")
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Three of them at most."""
+    return ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
 
 
 def gather(

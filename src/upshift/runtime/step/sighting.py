@@ -28,7 +28,7 @@ import attrs
 
 from upshift.errors import is_user_file, location, suggestion
 from upshift.model.spec import Device, Failure, Framework, TaskSpec
-from upshift.runtime.accelerators import compatibility, frameworks, words
+from upshift.runtime.accelerators import compatibility, frameworks
 from upshift.runtime.accelerators.evidence import (
     PLATFORMS,
     CudaDriver,
@@ -38,8 +38,16 @@ from upshift.runtime.accelerators.evidence import (
     vendor_of,
     visibility,
 )
-from upshift.runtime.accelerators.explain import DeviceFault, expected, explain, falls_short, judged
-from upshift.runtime.accelerators.words import MAY_MISS, may_miss
+from upshift.runtime.accelerators.explain import (
+    MAY_MISS,
+    DeviceFault,
+    expected,
+    explain,
+    falls_short,
+    judged,
+    may_miss,
+    or_without,
+)
 from upshift.runtime.messages import Diagnosis, channel, tell
 from upshift.runtime.step.explaining import Halted
 from upshift.runtime.usercode import HOOK, ImportHook
@@ -160,7 +168,7 @@ class Sighting:
             channel.send("diagnosis", found)
             tell([f"{finding.sentence}. The step continues, as {MAY_MISS} says."])
             return
-        remedy = words.or_without(name, finding.remedy)
+        remedy = or_without(name, finding.remedy)
         failure = Failure(reason="hardware", message=finding.sentence, where=where, fix=remedy)
         self.refused = failure
         # First of all the supervisor hears of it: it ends the step, whatever that does with the exception.
