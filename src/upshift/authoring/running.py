@@ -18,7 +18,7 @@ from upshift.engine.run import execute
 from upshift.errors import GraphError, NotFound, UpshiftError, UsageError
 from upshift.model.configuration import load_configuration, recordable, working_folder
 from upshift.model.spec.codec import encode
-from upshift.report.display import make_progress
+from upshift.report import make_progress
 from upshift.runtime import usercode
 from upshift.runtime.shadowing import advice
 from upshift.runtime.storage.store import open_direct, open_store

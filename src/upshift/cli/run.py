@@ -178,7 +178,7 @@ def shown(*, live: bool = True, run_id_file: str | None = None) -> Iterator[Prog
 
     SIGTERM, which CI systems and containers send before SIGKILL, counts as Ctrl-C.
     """
-    from upshift.report.display import make_progress
+    from upshift.report import make_progress
 
     progress = make_progress(live=live)
     before = signal.signal(signal.SIGTERM, _interrupt)

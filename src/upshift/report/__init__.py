@@ -1,12 +1,16 @@
 """Runs as people look at them; and what whoever watches a run is told while it goes: :class:`Progress`.
 
+:func:`make_progress` chooses who that is: a live display, a notebook, or plain lines.
+
 ``views`` make plain data of runs; ``terminal``, ``page``, ``notebook`` and ``doctor`` show it.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 import attrs
 
@@ -91,3 +95,50 @@ class Progress(Protocol):
 
     def run_ended(self, run: str, status: str, seconds: float) -> None:
         """The run is over."""
+
+
+_DRAWN = "│━✓✗▶·…↺■↷"
+"""What a live display draws with."""
+
+
+class ClosableProgress(Progress, Protocol):
+    """A progress that may have a terminal to put in order."""
+
+    def close(self) -> None:
+        """Show nothing more. Needed where the run ended without telling; harmless otherwise."""
+
+
+def make_progress(stream: TextIO | None = None, *, live: bool = True) -> ClosableProgress:
+    """A progress for one run: live on a terminal, a block of HTML in a notebook, plain lines elsewhere.
+
+    What steps print goes to stdout, line by line; all else to ``stream``.
+    """
+    from upshift.report.terminal.progress import PlainProgress
+
+    if live and stream is None and _in_notebook():
+        from upshift.report.notebook import NotebookProgress, in_this_cell
+
+        return NotebookProgress(in_this_cell(), sys.stdout)
+    stream = sys.stderr if stream is None else stream
+    if not live or not _is_screen(stream):
+        return PlainProgress(stream, sys.stdout)
+    from upshift.report.terminal.live import LiveProgress
+
+    return LiveProgress(stream, sys.stdout)
+
+
+def _in_notebook() -> bool:
+    """Whether this is a kernel of Jupyter's. Where IPython is not loaded it is not asked for."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def _is_screen(stream: TextIO) -> bool:
+    from upshift.report.terminal import shows
+
+    return (
+        stream.isatty()
+        and os.environ.get("TERM", "dumb") != "dumb"
+        and not os.environ.get("CI")
+        and shows(stream, _DRAWN)
+    )

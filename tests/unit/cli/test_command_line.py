@@ -159,7 +159,7 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
 def test_a_run_whose_output_nobody_reads_any_more_keeps_its_exit_code() -> None:
     code = (
         "import sys; from upshift.cli import exit_code_of\n"
-        "from upshift.report.display import make_progress\n"
+        "from upshift.report import make_progress\n"
         "from upshift.model.spec import TaskId\n"
         "def run():\n"
         "    progress = make_progress()\n"

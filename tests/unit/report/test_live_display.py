@@ -14,7 +14,7 @@ from screen import Screen, on_terminal
 
 PROLOGUE = """
 from upshift.report import TaskChange
-from upshift.report.display import make_progress
+from upshift.report import make_progress
 from upshift.model.spec import Failure, Hardware, TaskId
 
 progress = make_progress()
