@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from upshift.authoring.options import StepOptions, checked_keywords
-from upshift.authoring.steps import add_options
+from upshift.authoring.steps import adding
 from upshift.errors import SettingsError, user_location
 from upshift.model.checks import MOST_DEVICES, MOST_SECONDS, bad_value, number, shown
 from upshift.model.settings.resources import LEAST_GPU_MEMORY, LEAST_MEMORY, ResourceSettings
@@ -75,7 +75,8 @@ def resources(
         **{field: _megabytes(field, value) for field, value in sizes.items()},
     )
     where = f"{user_location()} (@resources)"
-    return _decorator(StepSettings(resources=request, origins=dict.fromkeys(request.explicit(), where)))
+    settings = StepSettings(resources=request, origins=dict.fromkeys(request.explicit(), where))
+    return adding(StepOptions(settings=settings))
 
 
 @overload
@@ -146,7 +147,7 @@ def retry(
         "memory_factor": memory_factor,
     }
     policy = Retry(times=times, **{name: value for name, value in given.items() if value is not None})
-    decorate = _decorator(StepSettings(retry=policy))
+    decorate = adding(StepOptions(settings=StepSettings(retry=policy)))
     return decorate if function is None else decorate(function)
 
 
@@ -169,7 +170,8 @@ def timeout(*, seconds: float = 0, minutes: float = 0, hours: float = 0) -> Call
         + _amount("@timeout", "minutes", minutes) * 60
         + _amount("@timeout", "hours", hours) * 3600
     )
-    return _decorator(StepSettings(timeout=checked_seconds("@timeout", "seconds", total)))
+    settings = StepSettings(timeout=checked_seconds("@timeout", "seconds", total))
+    return adding(StepOptions(settings=settings))
 
 
 @overload
@@ -214,15 +216,8 @@ def gpu_profile(
             fix="Leave it out: the report shows them, and ATTEMPT.series_path is the file that has them.",
         )
     pause = number("@gpu_profile", "interval", interval, least=SHORTEST, most=LONGEST, what="seconds")
-    decorate = _decorator(StepSettings(profile=float(pause)))
+    decorate = adding(StepOptions(settings=StepSettings(profile=float(pause))))
     return decorate if function is None else decorate(function)
-
-
-def _decorator(settings: StepSettings) -> Callable[[F], F]:
-    def decorate(target: F) -> F:
-        return add_options(target, StepOptions(settings=settings))
-
-    return decorate
 
 
 def _either(short: str, value: Any, long: str, other: Any) -> Any:

@@ -370,6 +370,15 @@ def add_options(target: F, options: StepOptions) -> F:
     return with_options_to_come(target, options)  # type: ignore[return-value]
 
 
+def adding(options: StepOptions) -> Callable[[F], F]:
+    """The decorator that has :func:`add_options` add these."""
+
+    def decorate(target: F) -> F:
+        return add_options(target, options)
+
+    return decorate
+
+
 _OPTIONS = "__upshift_options__"
 """Where they are. ``functools.wraps`` of another decorator takes them along, up to ``@step``."""
 

@@ -40,6 +40,13 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     click.echo(said, err=err, nl=nl)
 
 
+def echo_json(shown: object) -> None:
+    """Print something as JSON."""
+    import json  # which most commands have no use for
+
+    echo(json.dumps(shown, indent=2))
+
+
 def exit_code_of(call: Callable[[], Any]) -> int:
     """Run a command, report its error on stderr, and return the exit code."""
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from upshift.cli import LazyCommand, LazyGroup, echo
+from upshift.cli import LazyCommand, LazyGroup, echo, echo_json
 from upshift.cli import shared_options as shared
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _COMMANDS = {
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS, invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@shared.as_json
 @click.pass_context
 def artifacts(context: click.Context, as_json: bool) -> None:
     """List values by name and version, and tag them.
@@ -37,7 +37,7 @@ def artifacts(context: click.Context, as_json: bool) -> None:
 
     found = list_artifacts()
     if as_json:
-        _print_json([_as_json(one) for one in found])
+        echo_json([_as_json(one) for one in found])
         return
     echo(names_table(found, Page.of_stdout()))
 
@@ -45,7 +45,7 @@ def artifacts(context: click.Context, as_json: bool) -> None:
 @click.command()
 @click.argument("name", metavar="NAME[@VERSION]")
 @shared.sort("an input")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@shared.as_json
 def show(name: str, sort: str | None, as_json: bool) -> None:
     """Show the versions of a value, or one of them with its lineage.
 
@@ -58,13 +58,13 @@ def show(name: str, sort: str | None, as_json: bool) -> None:
     if "@" in name:
         one = get_artifact(name)
         if as_json:
-            _print_json(_as_json(one))
+            echo_json(_as_json(one))
             return
         echo(lineage(one, Page.of_stdout()))
         return
     found = list_artifacts(name)
     if as_json:
-        _print_json([_as_json(one) for one in found])
+        echo_json([_as_json(one) for one in found])
         return
     echo(versions_table(found, Page.of_stdout(), sort=sort))
 
@@ -102,9 +102,3 @@ def _as_json(one: ArtifactVersion) -> dict[str, Any]:
         "inputs": {} if maker is None else dict(maker.flat_inputs),
         "metrics": {} if maker is None else maker.metrics,
     }
-
-
-def _print_json(shown: Any) -> None:
-    import json
-
-    echo(json.dumps(shown, indent=2))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from upshift.cli import LazyCommand, LazyGroup, echo
+from upshift.cli import LazyCommand, LazyGroup, echo, echo_json
 from upshift.cli import shared_options as shared
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ _WHERE = (
         help="The repository there, as in target_repository.",
     ),
 )  # fmt: skip
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _takes_images(command: shared.C) -> shared.C:
@@ -63,7 +62,7 @@ def _takes_images(command: shared.C) -> shared.C:
 
 @click.command(cls=shared.PipelineCommand)
 @_takes_images
-@_JSON
+@shared.as_json
 def show(as_json: bool, **named: Any) -> int:
     """Show the contents of images, and problems with them.
 
@@ -78,7 +77,7 @@ def show(as_json: bool, **named: Any) -> int:
 
 @click.command(cls=shared.PipelineCommand)
 @_takes_images
-@_JSON
+@shared.as_json
 def build(as_json: bool, **named: Any) -> int:
     """Build the images of a pipeline's steps.
 
@@ -196,7 +195,6 @@ def _images(
 
 
 def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> None:
-    import json
     import sys
 
     from upshift.report.terminal import Page, shows
@@ -205,7 +203,7 @@ def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> 
 
     if as_json:
         told = [image_json(found.prepared, steps=found.steps, target=found.target) for found in images]
-        echo(json.dumps(told, indent=2))
+        echo_json(told)
         return
     page, glyphs = Page.of_stdout(), shows(sys.stdout, GLYPHS)
     texts = [
@@ -216,7 +214,6 @@ def _tell(images: Sequence[NamedImage], *, as_json: bool, err: bool = False) -> 
 
 
 def _build(images: tuple[NamedImage, ...], *, as_json: bool, update: bool = False) -> None:
-    import json
     import sys
 
     import attrs
@@ -238,7 +235,7 @@ def _build(images: tuple[NamedImage, ...], *, as_json: bool, update: bool = Fals
         if not as_json:
             echo(image.reference)
     if as_json:
-        echo(json.dumps(made, indent=2))
+        echo_json(made)
 
 
 def _takes_place(command: shared.C) -> shared.C:
@@ -247,7 +244,7 @@ def _takes_place(command: shared.C) -> shared.C:
 
 @click.command("list")
 @_takes_place
-@_JSON
+@shared.as_json
 def list_images(target: str | None, registry: str | None, repository: str, as_json: bool) -> None:
     """List the images that Upshift has built.
 
@@ -255,15 +252,13 @@ def list_images(target: str | None, registry: str | None, repository: str, as_js
     first built it; 'another home' is another UPSHIFT_HOME. Sizes include the parent, which images share. Exit
     code 1: no container engine could be reached.
     """
-    import json
-
     from upshift.report.terminal import Page
     from upshift.report.terminal.images import kept_json, kept_table
 
     with _places(target, registry, repository) as places:
         images = [image for kept, _ in places for image in kept]
     if as_json:
-        echo(json.dumps(kept_json(images), indent=2))
+        echo_json(kept_json(images))
     else:
         echo(kept_table(images, Page.of_stdout()) if images else "No images.")
 
@@ -281,7 +276,7 @@ def list_images(target: str | None, registry: str | None, repository: str, as_js
     help="Also images built with another or an unknown UPSHIFT_HOME; in a registry, all images.",
 )
 @_takes_place
-@_JSON
+@shared.as_json
 def prune(
     dry_run: bool,
     everybodys: bool,
@@ -297,7 +292,6 @@ def prune(
     image: there, --all removes all of the repository. An image with a container stays. The next run rebuilds
     what it needs. Exit code 1: an image could not be removed, or no container engine could be reached.
     """
-    import json
     import time
 
     from upshift.errors import ImageError, UsageError
@@ -343,7 +337,7 @@ def prune(
             "others": kept_json(others),
             "ageless": kept_json(ageless),
         }
-        echo(json.dumps(told, indent=2))
+        echo_json(told)
     else:
         echo(pruned_text(removed, stayed, others, ageless, dry_run=dry_run))
     return int(failed)

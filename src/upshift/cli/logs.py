@@ -20,7 +20,6 @@ import click
 from upshift.cli import echo
 from upshift.cli.selection import chosen, found, log_files, refuse_rank, selected
 from upshift.errors import NotFound, UsageError
-from upshift.model.configuration import load_configuration
 from upshift.model.spec.task import TaskId
 from upshift.report.human import count, in_words, on_rank
 from upshift.report.terminal import cleaned, label
@@ -225,7 +224,7 @@ class _Follower:
             return
         if self._elsewhere is None:  # else each look at the bucket, which writes there, would cause the next
             self._see(self._tasks.parent)
-            if isinstance(catalog := open_catalog(load_configuration()).place, Path):
+            if isinstance(catalog := open_catalog().place, Path):
                 self._see(catalog.parent)
         self._show_reused()
         self._look_at_everything()

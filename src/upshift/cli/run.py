@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from upshift.cli import echo
+from upshift.cli import echo, echo_json
 from upshift.cli import shared_options as shared
 
 if TYPE_CHECKING:
@@ -104,11 +104,9 @@ def plan(
 def print_plan(found: Plan, *, as_json: bool = False, scripts: bool = False) -> None:
     """Print a plan, and exit as its run would."""
     if as_json:
-        import json
-
         from upshift.report.views.plan import plan_as_json
 
-        echo(json.dumps(plan_as_json(found), indent=2))
+        echo_json(plan_as_json(found))
     else:
         from upshift.report.terminal import Page
         from upshift.report.terminal.plan import show_plan, show_scripts

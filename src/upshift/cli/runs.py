@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from upshift.cli import echo
+from upshift.cli import echo, echo_json
 from upshift.cli import shared_options as shared
 from upshift.model.checks import MOST_RUNS
 
@@ -45,7 +45,7 @@ _STATUSES = ("pending", "running", "completed", "failed", "cancelled", "interrup
     type=click.IntRange(min=1, max=MOST_RUNS - 1),
     help="List at most N runs. Default: 50, or all with --json.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@shared.as_json
 def runs(
     pipeline: str | None,
     user: str | None,
@@ -129,8 +129,6 @@ def _columns(rows: Sequence[RunRow], found: Comparison | None) -> dict[str, list
 
 
 def _print_json(rows: Sequence[RunRow], found: Comparison | None) -> None:
-    import json
-
     from upshift.runs.history.as_json import row_as_json
 
     every = [row_as_json(row) for row in rows]
@@ -140,7 +138,7 @@ def _print_json(rows: Sequence[RunRow], found: Comparison | None) -> None:
             row = by_name[one["id"]]
             one["params"] = {name: row.given.get(name) for name in found.given}
             one["metrics"] = {name: row.metrics.get(name) for name in found.metrics}
-    echo(json.dumps(every, indent=2))
+    echo_json(every)
 
 
 @click.command()
@@ -153,7 +151,7 @@ def _print_json(rows: Sequence[RunRow], found: Comparison | None) -> None:
 @click.option(
     "--stacks", is_flag=True, help="Show where each process of a step was when the step hung or was stopped."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@shared.as_json
 def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool, as_json: bool) -> None:
     """Show a run: steps, times, hardware from asked to used, failures.
 
@@ -163,8 +161,6 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
 
     found = selection.found(run)
     if as_json:
-        import json
-
         from upshift.runs.history.as_json import run_as_json
 
         shown = run_as_json(found)
@@ -173,7 +169,7 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
             shown["steps"] = [one for one in shown["steps"] if one["name"] == chosen.name]
             for one in shown["steps"]:
                 one["tasks"] = [task for task in one["tasks"] if index in (None, task["index"])]
-        echo(json.dumps(shown, indent=2))
+        echo_json(shown)
         return
     from upshift.report.terminal import Page
     from upshift.report.terminal.show import show_run, show_task, tasks_table
@@ -202,7 +198,7 @@ def show(run: str, step: str | None, tasks: bool, sort: str | None, stacks: bool
 @click.option("--tag", metavar="TAG", help="With --last: only runs with this tag.")
 @shared.metrics("Show this metric, and sort by the first one. Default: all metrics.")
 @shared.sort("a parameter", "Default: by the first metric with a name such as accuracy or loss.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@shared.as_json
 def compare(
     runs: tuple[str, ...],
     last: int | None,
@@ -220,9 +216,7 @@ def compare(
     from upshift.report.terminal.compare import compared, compared_json
 
     if as_json:
-        import json
-
-        echo(json.dumps(compared_json(found), indent=2))
+        echo_json(compared_json(found))
         return
     from upshift.report.terminal import Page
 
@@ -313,17 +307,14 @@ def top(once: bool, as_json: bool) -> None:
     """
     import sys
 
-    from upshift.model.configuration import load_configuration
     from upshift.report.terminal import Page
     from upshift.report.terminal.top import lines
     from upshift.report.views.top import Watch
     from upshift.runs.catalog.opening import open_catalog
 
-    watch = Watch(open_catalog(load_configuration()))
+    watch = Watch(open_catalog())
     if as_json:
-        import json
-
-        echo(json.dumps(watch.look().as_json(), indent=2))
+        echo_json(watch.look().as_json())
     elif once or not sys.stdout.isatty():
         echo("\n".join(lines(watch.look(), Page.of_stdout())))
     else:

@@ -31,6 +31,7 @@ def keep_going(default: str) -> Callable[[C], C]:
     return click.option("--keep-going/--stop-on-failure", "keep_going", default=None, help=text)
 
 
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 debug = click.option(
     "--debug", metavar="STEP",
     help="Run this step, or one task 'train[3]' of it, in this process: breakpoint() works in it, and the "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from upshift.cli import LazyCommand, LazyGroup, echo
+from upshift.cli import LazyCommand, LazyGroup, echo, echo_json
 from upshift.cli import shared_options as shared
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def store() -> None:
 @click.argument("destination", metavar="DST")
 @click.option("--run", "runs", metavar="RUN", multiple=True, help="Copy this run only. Repeatable.")
 @click.option("--again", is_flag=True, help="Also copy content that DST already has.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@shared.as_json
 def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_json: bool) -> int:
     """Copy runs with everything that they refer to.
 
@@ -86,7 +86,7 @@ def copy(source: str, destination: str, runs: tuple[str, ...], again: bool, as_j
 
 @click.command()
 @click.argument("address", metavar="[STORE]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@shared.as_json
 def check(address: str | None, as_json: bool) -> int:
     """Read a whole store, and compare each value with its digest.
 
@@ -125,9 +125,7 @@ def _tell(problems: Sequence[str], title: str) -> int:
 
 
 def _print_json(problems: Sequence[str], **said: object) -> int:
-    import json
-
-    echo(json.dumps({**said, "problems": list(problems)}, indent=2))
+    echo_json({**said, "problems": list(problems)})
     return 1 if problems else 0
 
 
@@ -145,7 +143,7 @@ def _print_json(problems: Sequence[str], **said: object) -> int:
 @click.option("--pipeline", metavar="NAME", help="With these options: only runs of this pipeline.")
 @click.option("--run", "runs", metavar="RUN", multiple=True, help="Remove this run. Repeatable.")
 @click.option("--rebuild-catalog", is_flag=True, help="Remove nothing; rebuild the catalog from the stores.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@shared.as_json
 def gc(
     dry_run: bool,
     older_than: float | None,
@@ -178,8 +176,6 @@ def gc(
 
 
 def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> int:
-    import json
-
     from upshift.engine.gc import gc
     from upshift.model.configuration import home, load_configuration
     from upshift.report.terminal.catalog import cleaned_json, cleaned_text
@@ -200,7 +196,7 @@ def _clean(choice: Choice, ticker: Ticker, *, dry_run: bool, as_json: bool) -> i
         dry_run=dry_run,
     )
     if cleaned.stores or cleaned.collected.removed.by_kind() or not cleaned.failed:
-        echo(json.dumps(said, indent=2) if as_json else said)
+        (echo_json if as_json else echo)(said)
     return _fail(cleaned.failed)
 
 
@@ -217,8 +213,6 @@ def _fail(failed: Mapping[str, UpshiftError]) -> int:
 
 
 def _rebuild(ticker: Ticker, *, as_json: bool) -> int:
-    import json
-
     from upshift.engine.gc import rebuild_catalog
     from upshift.model.configuration import load_configuration
     from upshift.report.terminal.catalog import rebuilt_json, rebuilt_text
@@ -229,5 +223,5 @@ def _rebuild(ticker: Ticker, *, as_json: bool) -> int:
         ticker.close()
     say = rebuilt_json if as_json else rebuilt_text
     said = say(rebuilt, aside=aside, missing=list(missing))
-    echo(json.dumps(said, indent=2) if as_json else said)
+    (echo_json if as_json else echo)(said)
     return 1 if rebuilt.damaged else 0

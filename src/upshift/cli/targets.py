@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 import time
@@ -15,7 +14,8 @@ import click
 
 from upshift.backends.base import Finding
 from upshift.backends.registry import capabilities_of, open_backend
-from upshift.cli import echo
+from upshift.cli import echo, echo_json
+from upshift.cli import shared_options as shared
 from upshift.errors import UpshiftError
 from upshift.model.configuration import UNCONFIGURED, Configuration, Target, load_configuration
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@shared.as_json
 def targets(as_json: bool) -> int:
     """List the targets, with their state.
 
@@ -37,7 +37,7 @@ def targets(as_json: bool) -> int:
     configuration = load_configuration()
     found = look(configuration)
     if as_json:
-        echo(json.dumps([_as_json(one, configuration) for one in found], indent=2))
+        echo_json([_as_json(one, configuration) for one in found])
     else:
         page, glyphs = Page.of_stdout(), shows(sys.stdout, GLYPHS)
         for one in found:
@@ -147,7 +147,7 @@ def _wait(threads: Iterable[threading.Thread], until: float) -> None:
 @click.command()
 @click.argument("target", required=False)
 @click.option("--submit", is_flag=True, help="Also run a trivial step there, and show the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@shared.as_json
 def doctor(target: str | None, submit: bool, as_json: bool) -> int:
     """Check a target for problems that would stop a step, with remedies.
 
@@ -188,7 +188,7 @@ def doctor(target: str | None, submit: bool, as_json: bool) -> int:
 
         trial(place.name, lambda found: tell(_finding_check(TRIAL, found)))
     if as_json:
-        echo(json.dumps(checks_as_json(place.name, checks), indent=2))
+        echo_json(checks_as_json(place.name, checks))
     else:
         echo("\n" + verdict(checks, page))
     return int(any(check.stops for check in checks))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from upshift.authoring.options import StepOptions, checked_keywords
-from upshift.authoring.steps import add_options
+from upshift.authoring.steps import adding
 from upshift.errors import SettingsError, UsageError, user_location
 from upshift.model.checks import checked_flag, shown
 from upshift.runtime.step.checkpoint import checkpoint as own
@@ -76,11 +76,7 @@ def checkpoint(
             why="The directory is below UPSHIFT_HOME, and is removed with the attempt.",
             fix="Leave it out.",
         )
-    options = StepOptions(flow={"checkpoint": {"load": load_policy == "fresh"}})
-
-    def decorate(target: Any) -> Any:
-        return add_options(target, options)
-
+    decorate: Any = adding(StepOptions(flow={"checkpoint": {"load": load_policy == "fresh"}}))
     return decorate if function is None else decorate(function)
 
 

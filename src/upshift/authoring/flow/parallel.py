@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from upshift.authoring.flow.shape import PARALLEL
 from upshift.authoring.options import StepOptions
-from upshift.authoring.steps import add_options
+from upshift.authoring.steps import adding
 from upshift.errors import UsageError, user_location
 from upshift.model.checks import MOST_PROCESSES_EACH, bad_value, shown
 from upshift.model.graph import task_id
@@ -44,7 +44,7 @@ def parallel(function: Any = None, /) -> Any:
     ``num_nodes``, ``main_ip`` and ``control_task_id``. Where a target has no nodes, as many processes run on
     one machine. If one fails, all are stopped; a retry starts all of them.
     """
-    decorate: Any = _decorator(StepOptions(flow={PARALLEL: True}))
+    decorate: Any = adding(StepOptions(flow={PARALLEL: True}))
     return decorate if function is None else decorate(function)
 
 
@@ -79,15 +79,8 @@ def torchrun(
     if port is not None and not (port.isdecimal() and 0 < int(port) < 1 << 16):
         raise bad_value("@torchrun", "master_port", master_port, "a port: 29500")
     options = {"processes": _processes("@torchrun", nproc_per_node), "port": port}
-    decorate: Any = _decorator(StepOptions(flow={PARALLEL: options}))
+    decorate: Any = adding(StepOptions(flow={PARALLEL: options}))
     return decorate if function is None else decorate(function)
-
-
-def _decorator(options: StepOptions) -> Callable[[F], F]:
-    def decorate(target: F) -> F:
-        return add_options(target, options)
-
-    return decorate
 
 
 def _processes(owner: str, value: Any) -> int:

@@ -14,7 +14,7 @@ import attrs
 
 from upshift.authoring.decorators import gpu_profile, resources, retry, timeout
 from upshift.authoring.options import StepOptions, checked_keywords, identifier
-from upshift.authoring.steps import add_options, options_to_come
+from upshift.authoring.steps import adding, options_to_come
 from upshift.errors import SettingsError, UsageError, suggestion, user_location
 from upshift.model.checks import bad_value, checked_flag, line, names_elsewhere, shown
 from upshift.model.settings.batch import BatchSettings
@@ -63,7 +63,7 @@ def environment(*, vars: Mapping[str, str | int | float]) -> Callable[[F], F]:
     except SettingsError as error:
         what = error.what.replace("DockerSettings: runtime_environment", "@environment: vars")
         raise SettingsError(what, where=error.where, why=error.why, fix=error.fix) from None
-    return _of_step(StepOptions(settings=StepSettings.said("@environment", {"docker": docker})))
+    return adding(StepOptions(settings=StepSettings.said("@environment", {"docker": docker})))
 
 
 def _plain(value: Any) -> Any:
@@ -103,7 +103,7 @@ def secrets(*, sources: Sequence[str] | Mapping[str, str], role: str | None = No
             )
         by_variable[source.removeprefix("env:")] = source
     checked_secrets("@secrets", by_variable)
-    return _of_step(StepOptions(settings=StepSettings.said("@secrets", secrets=by_variable)))
+    return adding(StepOptions(settings=StepSettings.said("@secrets", secrets=by_variable)))
 
 
 @checked_keywords("@catch")
@@ -125,7 +125,7 @@ def catch(*, var: str | None = None, print_exception: bool = True) -> Callable[[
     if var is not None and (not isinstance(var, str) or not var.isidentifier()):
         raise bad_value("@catch", "var", var, "the name of an artifact, as a text")
     checked_flag("@catch", "print_exception", print_exception)
-    return _of_step(StepOptions(settings=StepSettings(catch=Catch(var=var, shown=print_exception))))
+    return adding(StepOptions(settings=StepSettings(catch=Catch(var=var, shown=print_exception))))
 
 
 @attrs.frozen(kw_only=True)
@@ -193,7 +193,7 @@ def card(
         id=identifier("@card", id),
         attribute=line("@card", "options['attribute']", (options or {}).get("attribute", "html")),
     )
-    decorate: Callable[[Any], Any] = _of_step(StepOptions(flow={"card": (made,)}))
+    decorate: Callable[[Any], Any] = adding(StepOptions(flow={"card": (made,)}))
     return decorate if function is None else decorate(function)
 
 
@@ -224,7 +224,7 @@ def pypi(
     SettingsError
         A package or version makes no sense.
     """
-    decorate: Any = _of_step(with_packages("@pypi", packages, python, disabled))
+    decorate: Any = adding(with_packages("@pypi", packages, python, disabled))
     return decorate if function is None else decorate(function)
 
 
@@ -250,7 +250,7 @@ def conda(
     SettingsError
         A package is none of Python's.
     """
-    decorate: Any = _of_step(
+    decorate: Any = adding(
         with_packages("@conda", from_conda("@conda", packages, libraries), python, disabled)
     )
     return decorate if function is None else decorate(function)
@@ -417,7 +417,7 @@ def _moved(
     records: dict[str, Any] = {"backends": {key: encode(cls(**own))} if own else {}}
     if "image" in given:
         records["docker"] = DockerSettings(parent_image=given["image"])
-    decorate: Any = _of_step(StepOptions(settings=requested.beside(StepSettings.said(owner, records, on=on))))
+    decorate: Any = adding(StepOptions(settings=requested.beside(StepSettings.said(owner, records, on=on))))
     return decorate if function is None else decorate(function)
 
 
@@ -482,13 +482,6 @@ _WITH: Mapping[str, Callable[..., Any]] = {
     "timeout": timeout,
 }
 """What steps can be given from outside."""
-
-
-def _of_step(options: StepOptions) -> Callable[[F], F]:
-    def decorate(target: F) -> F:
-        return add_options(target, options)
-
-    return decorate
 
 
 def _left_out(owner: str, field: str, why: str) -> SettingsError:

@@ -16,11 +16,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
 from upshift.errors import NotFound, UpshiftError
+from upshift.model.configuration import Configuration, load_configuration
 from upshift.model.spec.codec import from_json
 from upshift.runs.catalog.catalog import Catalog, catalog_place, notes_of_lacking
 from upshift.runs.catalog.database import Damaged
@@ -33,10 +33,6 @@ from upshift.runtime.storage.objects import Version
 from upshift.runtime.storage.records import live_path, safe, task_path
 from upshift.runtime.storage.store import Store, open_store
 
-if TYPE_CHECKING:
-    from upshift.model.configuration import Configuration
-
-
 ORCHESTRATOR = "orchestrator"
 """Under this name the source of a row says whose the run is, where no engine of Upshift's works on it."""
 INTERRUPTED = "interrupted"
@@ -46,8 +42,8 @@ _STRETCH = 1_000
 """Runs, after each of which one who waits for a new catalog is told how far it is."""
 
 
-def open_catalog(configuration: Configuration) -> Catalog:
-    """The catalog that is configured. Nothing is opened or made before its first use.
+def open_catalog(configuration: Configuration | None = None) -> Catalog:
+    """The catalog that is configured; None: in the working folder. Nothing is opened before its first use.
 
     One that is not there is made from what the configured stores hold, and runs that it lacks are added.
 
@@ -56,6 +52,7 @@ def open_catalog(configuration: Configuration) -> Catalog:
     ConfigError
         The address is not one of a SQLite file, nor of a PostgreSQL database.
     """
+    configuration = configuration or load_configuration()
     place = catalog_place(configuration.catalog)
 
     def fill(new: Catalog) -> None:

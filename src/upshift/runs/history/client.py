@@ -35,7 +35,7 @@ class Flow:
     def __init__(self, name: str, *, check: bool = True) -> None:
         self.id = self.pathspec = name
         if check and self.latest_run is None:
-            catalog = open_catalog(load_configuration())
+            catalog = open_catalog()
             if not catalog.runs(pipeline=name, limit=1):
                 raise no_pipeline(name, catalog)
             raise NotFound(

@@ -92,18 +92,10 @@ def list_runs(
     configuration
         Default: the one of the working folder.
     """
-    catalog = _catalog(configuration)
+    catalog = open_catalog(configuration)
     rows = catalog.runs(pipeline=pipeline, user=user, tag=tag, limit=None if status else limit)
     found = [row for row in standing(rows, catalog) if status in (None, row.status, plain_status(row))]
     return RunList(Run(row, catalog) for row in found[:limit])
-
-
-def _catalog(configuration: Configuration | None) -> Catalog:
-    if configuration is None:
-        from upshift.model.configuration import load_configuration
-
-        configuration = load_configuration()
-    return open_catalog(configuration)
 
 
 class RunList(Rows["Run[Any]"]):
@@ -157,7 +149,7 @@ class Run(Drawn, Placed, Generic[T]):
 
     def __init__(self, row: RunRow | str, catalog: Catalog | None = None, store: Store | None = None) -> None:
         if catalog is None:
-            catalog = _catalog(None)
+            catalog = open_catalog()
         if not isinstance(row, RunRow):
             pipeline, _, ref = row.rpartition("/")
             (row,) = standing([catalog.run(ref)], catalog)

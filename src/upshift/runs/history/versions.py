@@ -101,7 +101,7 @@ class ArtifactVersion:
     @functools.cached_property
     def maker(self) -> Task | None:
         """The task that made it, with its inputs, metrics and records; None: its run was removed."""
-        catalog = _catalog(None)
+        catalog = open_catalog()
         try:
             run: Run[Any] = Run(catalog.run(self.run), catalog)
             tasks = run.by_name[self._row.made_step].tasks
@@ -171,7 +171,7 @@ def get_artifact(
     """
     if isinstance(name, str) and "@" in name and version == LATEST:
         name, _, version = name.rpartition("@")
-    catalog = _catalog(configuration)
+    catalog = open_catalog(configuration)
     meant = _meant(name, catalog)
     rows = _numbered(meant, catalog)
     return _version(meant, _chosen(meant, rows, version), catalog)
@@ -185,7 +185,7 @@ def list_artifacts(name: str | None = None, *, configuration: Configuration | No
     NotFound
         Nothing has the name.
     """
-    catalog = _catalog(configuration)
+    catalog = open_catalog(configuration)
     if name is None:
         return ArtifactList(one for one in _newest(catalog))
     meant = _meant(name, catalog)
@@ -227,17 +227,9 @@ def tag_artifact(
     found = get_artifact(name, version, configuration=configuration)
     if remove and tag not in found.tags:
         raise NotFound(f"{found.name}@{found.version} has no tag {tag!r}", fix=suggestion(tag, found.tags))
-    catalog = _catalog(configuration)
+    catalog = open_catalog(configuration)
     _write_down(catalog.versions.tag(found._row, tag, remove=remove), catalog)
     return get_artifact(found.name, found.version, configuration=configuration)
-
-
-def _catalog(configuration: Configuration | None) -> Catalog:
-    if configuration is None:
-        from upshift.model.configuration import load_configuration
-
-        configuration = load_configuration()
-    return open_catalog(configuration)
 
 
 def _meant(name: str, catalog: Catalog) -> ArtifactName:
