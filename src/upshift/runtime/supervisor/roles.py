@@ -37,41 +37,6 @@ ENDING = 5.0
 """Seconds that a step is given at most where an engine is told to stop its container: it waits for 10."""
 
 
-def role_of(
-    spec: TaskSpec,
-    store: Store,
-    loop: Loop,
-    supervisor: Supervisor,
-    secrets: Mapping[str, str],
-    *,
-    seat: Seat | None,
-    starter: FreshStarter,
-    overflow: Overflow,
-    mine: bool = False,
-) -> Role:
-    """What this supervisor does of the task: what its seat says. It is claimed already if it is ``mine``."""
-    if seat is not None and spec.silence is not None:
-        seat = attrs.evolve(seat, silence=spec.silence)
-    if seat is None or seat.node == 0:
-        return FirstNode(spec, store, loop, supervisor, secrets, starter=starter, seat=seat, mine=mine)
-    from upshift.runtime.supervisor.remote_supervisor import (
-        RemoteSupervisor,  # no other task needs it
-    )
-
-    role = RemoteSupervisor(
-        spec,
-        store,
-        loop=loop,
-        seat=seat,
-        machine=supervisor.machine,
-        starter=starter,
-        secrets=secrets,
-        overflow=overflow,
-    )
-    starter.tell(role.exited)
-    return role
-
-
 class Role(Protocol):
     """What a supervisor does of a task: all of it, or what is to be done on one of its nodes."""
 
@@ -99,11 +64,23 @@ class Role(Protocol):
 class TaskLoop:
     """Turns the loop until a task is over, and then perhaps until another one is. Signals stop it."""
 
-    def __init__(self, loop: Loop, supervisor: Supervisor, *, ordered: bool) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        supervisor: Supervisor,
+        starter: FreshStarter,
+        overflow: Overflow,
+        *,
+        seat: Seat | None,
+        ordered: bool,
+    ) -> None:
         self.told = False  # whether it was told to stop
         self._heard: str | None = None  # by which record
         self._loop = loop
         self._supervisor = supervisor
+        self._starter = starter
+        self._overflow = overflow
+        self._seat = seat
         self._ordered = ordered
         self._signals, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -114,9 +91,16 @@ class TaskLoop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, used)
         loop.watch(self._signals, self._signalled)
 
-    def begin(self, spec: TaskSpec, role: Role, *, named: Store | None = None) -> None:
-        """Take care of this task; ``named``: the store says whether it is what the engine wants to stop."""
-        self._spec, self._role, self._named = spec, role, named
+    def begin(
+        self, spec: TaskSpec, store: Store, secrets: Mapping[str, str], *, claimed: bool = False
+    ) -> Role:
+        """Take care of this task, which may be claimed already; what this supervisor does of it.
+
+        Of one that is claimed the store says whether it is what the engine wants to stop.
+        """
+        self._spec, self._named = spec, store if claimed else None
+        self._role = self._role_in(spec, store, secrets, claimed=claimed)
+        return self._role
 
     def to_its_end(self) -> str | None:
         """Wait until it is over, and say why nothing was recorded; None: that was told elsewhere, if so."""
@@ -138,6 +122,29 @@ class TaskLoop:
             self._loop.after(pause, look)
 
         self._loop.after(pause, look)
+
+    def _role_in(self, spec: TaskSpec, store: Store, secrets: Mapping[str, str], *, claimed: bool) -> Role:
+        seat, starter = self._seat, self._starter
+        if seat is not None and spec.silence is not None:
+            seat = attrs.evolve(seat, silence=spec.silence)
+        if seat is None or seat.node == 0:
+            return FirstNode(
+                spec, store, self._loop, self._supervisor, secrets, starter=starter, seat=seat, mine=claimed
+            )
+        from upshift.runtime.supervisor.remote_supervisor import RemoteSupervisor  # no other task needs it
+
+        role = RemoteSupervisor(
+            spec,
+            store,
+            loop=self._loop,
+            seat=seat,
+            machine=self._supervisor.machine,
+            starter=starter,
+            secrets=secrets,
+            overflow=self._overflow,
+        )
+        starter.tell(role.exited)
+        return role
 
     def _signalled(self) -> None:
         self._stop(os.read(self._signals, 16))
@@ -169,8 +176,8 @@ class FirstNode:
         secrets: Mapping[str, str],
         *,
         starter: FreshStarter,
-        seat: Seat | None = None,
-        mine: bool = False,
+        seat: Seat | None,
+        mine: bool,
     ) -> None:
         self.problem: str | None = None
         self._spec = spec

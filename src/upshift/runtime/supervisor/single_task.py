@@ -19,6 +19,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ from upshift.runtime.supervisor.protocol import (
     Reporter,
     take_order,
 )
-from upshift.runtime.supervisor.roles import TaskLoop, role_of
+from upshift.runtime.supervisor.roles import TaskLoop
 from upshift.runtime.supervisor.starters import ForkStarter, FreshStarter
 from upshift.runtime.supervisor.supervisor import Supervisor
 
@@ -91,11 +92,9 @@ def run_for_backend(
     record = LiveRecord(loop, element=element, node=node)
     reporter = record if live else Reporter(loop, of=name)
     address, relative = _parted(path)
-    share: Element | None = None
     try:
         seat = seats.take(os.environ)
-        if element is not None:
-            share = _element(address, relative, element)
+        share = None if element is None else _element(address, relative, element)
         opened = opened_task(path, address if live else None) if share is None else _claimed(share, address)
         if opened is None:  # another element was faster
             return 0
@@ -123,7 +122,7 @@ def run_for_backend(
     except (UpshiftError, ValueError) as error:
         reporter.end(str(error))
         return 2
-    task_loop = TaskLoop(loop, supervisor, ordered=True)
+    task_loop = TaskLoop(loop, supervisor, starter, overflow, seat=seat, ordered=True)
     if order.stop_record:
         task_loop.heed(store)
     while True:
@@ -132,26 +131,12 @@ def run_for_backend(
         except UpshiftError as error:
             reporter.end(str(error))
             return 2
-        known = {**order.secrets, **there}
-        role = role_of(
-            spec,
-            store,
-            loop,
-            supervisor,
-            known,
-            seat=seat,
-            starter=starter,
-            overflow=overflow,
-            mine=share is not None,
-        )
-        task_loop.begin(spec, role, named=None if share is None else store)
+        role = task_loop.begin(spec, store, {**order.secrets, **there}, claimed=share is not None)
         if order.wait is None:
             role.start(grant)
         else:
-            ask = supervisor.devices.ask
-            ask(
-                spec, ready=role.start, tell=role.tell, refuse=role.refuse, wait=order.wait, share=order.share
-            )
+            ask = partial(supervisor.devices.ask, wait=order.wait, share=order.share)
+            ask(spec, ready=role.start, tell=role.tell, refuse=role.refuse)
         problem = task_loop.to_its_end()
         if problem is not None:
             reporter.end(problem)
@@ -310,9 +295,8 @@ def run_by_hand(path: str, store_address: str | None) -> int:
     overflow = Overflow(loop)
     supervisor = Supervisor(f"worker-{os.getpid()}", loop=loop, watcher=console, overflow=overflow)
     starter = FreshStarter(loop, exited=supervisor.exited, kin=lambda: supervisor.kin)
-    role = role_of(spec, store, loop, supervisor, secrets, seat=seat, starter=starter, overflow=overflow)
-    task_loop = TaskLoop(loop, supervisor, ordered=False)
-    task_loop.begin(spec, role)
+    task_loop = TaskLoop(loop, supervisor, starter, overflow, seat=seat, ordered=False)
+    role = task_loop.begin(spec, store, secrets)
 
     def tell(why: str) -> None:
         say(f"{spec.task} {why}")
