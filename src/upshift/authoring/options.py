@@ -17,7 +17,7 @@ from upshift.errors import SettingsError, suggestion, user_location
 from upshift.model.checks import bad_value, line, option_of_another_tool, shown
 from upshift.model.settings.docker import DockerSettings
 from upshift.model.settings.environment import PythonEnvironment
-from upshift.model.settings.resources import ResourceSettings
+from upshift.model.settings.resources import SIZES, ResourceSettings
 from upshift.model.settings.step import StepSettings
 from upshift.model.spec.codec import encode
 
@@ -249,11 +249,6 @@ def checked_keywords(owner: str) -> Callable[[F], F]:
 
 def _setting(owner: str, name: str, value: Any) -> str | None:
     """How to say in ``settings`` what was given beside it; None: it is nothing of settings."""
-    import attrs
-
-    from upshift.model.settings.docker import DockerSettings
-    from upshift.model.settings.resources import SIZES, ResourceSettings
-
     for key, kind in (("resources", ResourceSettings), ("docker", DockerSettings)):
         fields = [field.name for field in attrs.fields(kind) if field.init]
         field = getattr(kind, "_elsewhere", {}).get(name, name)

@@ -27,6 +27,7 @@ from upshift.authoring.parameter_values import (
     is_union,
     make,
     read_text,
+    said_by,
 )
 from upshift.errors import MissingExtra, UsageError, nearest, suggestion
 from upshift.model.checks import MOST_SHOWN, shown, small_text
@@ -448,8 +449,6 @@ def _known(key: str, inner: Given, known: Mapping[str, tuple[str, bool]], kind: 
 
 
 def _refused(given: Given, kind: Any, error: Exception) -> Unfit:
-    from upshift.authoring.parameter_values import said_by
-
     told = f"{kind.__name__} reports: {said_by(error)}"
     if len(given.fields) == 1:
         (inner,) = given.fields.values()

@@ -130,7 +130,8 @@ def resume_run(ref: str, *, same_code: bool, progress: Progress, **changes: bool
 
             confirm_free(row, configuration)
         told["source"] = {name: said for name, said in told["source"].items() if name != KEY}
-        return do_run(graph, told, asked, settled, configuration, progress, resume=row.id)
+        told["resume"] = row.id
+        return do_run(graph, told, asked, settled, configuration, progress)
 
 
 def resume_detached(order: Order, progress: Progress) -> Run[Any]:

@@ -11,7 +11,7 @@ import attrs
 from upshift.authoring.callee import named
 from upshift.authoring.composing.definitions import code_of, file_of, places_of
 from upshift.authoring.options import checked_tags
-from upshift.backends.registry import capabilities_of
+from upshift.backends.registry import capabilities_of, open_backend
 from upshift.code.fingerprint import look_up
 from upshift.engine import RunOptions
 from upshift.engine.run import execute
@@ -89,26 +89,22 @@ def do_run(
     settled: RunOptions,
     configuration: Configuration,
     progress: Progress,
-    *,
-    resume: str | None = None,
 ) -> Run[Any]:
     """Have a run done, or finished.
 
     Parameters
     ----------
     graph, told
-        The graph, and what the engine is told of the code: see :func:`told_of`.
+        The graph, and what the engine is told of the code: see :func:`told_of`. ``resume`` in it is the run
+        that is finished.
     asked, settled
         The options as the user gave them, and with what the pipeline said.
-    resume
-        The run that is finished.
     """
     return _executor_of(settled, configuration)(
         graph,
         configuration=configuration,
         options=settled,
         progress=progress,
-        resume=resume,
         **{**told, "source": {**told["source"], "run": remembered(asked, settled)}},
     )
 
@@ -198,7 +194,6 @@ def export(
     UpshiftError
         The tool cannot express something of it, or a target, an image or a secret is not there.
     """
-    from upshift.backends.registry import open_backend
     from upshift.engine.exported import TOOLS
 
     usercode.adopt_main()

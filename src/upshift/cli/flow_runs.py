@@ -10,7 +10,7 @@ import click
 
 from upshift.cli import echo
 from upshift.model.checks import shown as quoted
-from upshift.model.graph import FOREACH, GANG, SWITCH
+from upshift.model.graph import FOREACH, GANG, SWITCH, task_id
 from upshift.model.settings.sizes import format_size
 
 if TYPE_CHECKING:
@@ -76,7 +76,6 @@ def logs_command(pipeline: FlowPipeline, text: str) -> click.Command:
 def _tasks(pipeline: FlowPipeline, place: str) -> Iterator[tuple[str, Any]]:
     """The tasks of a step of a run, with their places."""
     from upshift.errors import NotFound, UsageError
-    from upshift.model.graph import task_id
     from upshift.runs.history.runs import get_run
 
     parts = place.split("/")

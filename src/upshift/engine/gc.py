@@ -231,11 +231,7 @@ def _none(choice: Choice) -> list[RunRow]:
             "--pipeline limits which runs are removed, and needs another option that selects them",
             fix="Add --keep-last N or --older-than AGE.",
         )
-    raise _no_pipeline(choice.pipeline)
-
-
-def _no_pipeline(name: str) -> NotFound:
-    return NotFound(f"there is no run of a pipeline {name!r}", fix="upshift runs lists the runs.")
+    raise NotFound(f"there is no run of a pipeline {choice.pipeline!r}", fix="upshift runs lists the runs.")
 
 
 FORGOTTEN = 30 * 86_400.0
