@@ -214,39 +214,12 @@ def pod_template(launch: Launch, site: Site, *, labels: Mapping[str, str]) -> Ob
     nodes = granted.nodes or 1
     pod = granted.details.get(POD, {})
     resource = pod.get("resource") or _usual(launch)
-    limits: dict[str, str] = {}
-    requests: dict[str, str] = {"cpu": _cpus(1 if granted.cpu_count is None else granted.cpu_count)}
-    if granted.memory is not None:
-        requests["memory"] = limits["memory"] = str(math.ceil(granted.memory))
-    if granted.disk is not None:
-        requests["ephemeral-storage"] = limits["ephemeral-storage"] = str(math.ceil(granted.disk))
-    if said.get("qos") == "Guaranteed":
-        limits["cpu"] = requests["cpu"]
-    if granted.gpus and resource:
-        requests[resource] = limits[resource] = str(len(granted.gpus))
-    if said.get("efa"):
-        requests[EFA] = limits[EFA] = str(said["efa"])
     volumes: list[Object] = []
     mounts: list[Object] = []
-
-    def mount(volume: Object, path: str, *, inside: str | None = None) -> None:
+    for volume, path, inside in _mounted(launch, site):
         if volume not in volumes:
             volumes.append(volume)
         mounts.append({"name": volume["name"], "mountPath": path, **({"subPath": inside} if inside else {})})
-
-    shared = granted.shared_memory or granted.memory
-    memory = {"medium": "Memory", **({"sizeLimit": str(math.ceil(shared))} if shared else {})}
-    mount({"name": "shared-memory", "emptyDir": memory}, _SHM)
-    mount({"name": "upshift", "emptyDir": {}}, HOME)
-    if site.code_cache is not None:
-        kept = {"path": site.code_cache, "type": "DirectoryOrCreate"}
-        mount({"name": "code", "hostPath": kept}, f"{HOME}/code")
-    if said.get("use_tmpfs"):
-        size = said.get("tmpfs_size") or (granted.memory // 2 if granted.memory else None)
-        tmpfs = {"medium": "Memory", **({"sizeLimit": str(size)} if size else {})}
-        mount({"name": "tmpfs", "emptyDir": tmpfs}, said.get("tmpfs_path") or TMPFS_PATH)
-    for volume, path, inside in _folders(site.mounts, said.get("persistent_volume_claims", {})):
-        mount(volume, path, inside=inside)
     container: Object = {
         "name": CONTAINER,
         "image": launch.image or "",
@@ -257,7 +230,7 @@ def pod_template(launch: Launch, site: Site, *, labels: Mapping[str, str]) -> Ob
         ],
         "env": list(_environment(launch, name, nodes)),
         "envFrom": [{"secretRef": {"name": one}} for one in (*said.get("secrets", ()), name)],
-        "resources": {"requests": requests, **({"limits": limits} if limits else {})},
+        "resources": _resources(launch, resource),
         "volumeMounts": mounts,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -307,6 +280,41 @@ def pod_template(launch: Launch, site: Site, *, labels: Mapping[str, str]) -> Ob
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     }
     return {"metadata": {"labels": dict(labels), "annotations": annotations}, "spec": spec}
+
+
+def _resources(launch: Launch, resource: str | None) -> Object:
+    """What the container reserves and may use; ``resource`` is that of its devices."""
+    granted, said = launch.granted, launch.settings
+    limits: dict[str, str] = {}
+    requests: dict[str, str] = {"cpu": _cpus(1 if granted.cpu_count is None else granted.cpu_count)}
+    if granted.memory is not None:
+        requests["memory"] = limits["memory"] = str(math.ceil(granted.memory))
+    if granted.disk is not None:
+        requests["ephemeral-storage"] = limits["ephemeral-storage"] = str(math.ceil(granted.disk))
+    if said.get("qos") == "Guaranteed":
+        limits["cpu"] = requests["cpu"]
+    if granted.gpus and resource:
+        requests[resource] = limits[resource] = str(len(granted.gpus))
+    if said.get("efa"):
+        requests[EFA] = limits[EFA] = str(said["efa"])
+    return {"requests": requests, **({"limits": limits} if limits else {})}
+
+
+def _mounted(launch: Launch, site: Site) -> Iterator[tuple[Object, str, str | None]]:
+    """The volumes of a pod, each with its path in the container, and the folder in the volume."""
+    granted, said = launch.granted, launch.settings
+    shared = granted.shared_memory or granted.memory
+    memory = {"medium": "Memory", **({"sizeLimit": str(math.ceil(shared))} if shared else {})}
+    yield {"name": "shared-memory", "emptyDir": memory}, _SHM, None
+    yield {"name": "upshift", "emptyDir": {}}, HOME, None
+    if site.code_cache is not None:
+        kept = {"path": site.code_cache, "type": "DirectoryOrCreate"}
+        yield {"name": "code", "hostPath": kept}, f"{HOME}/code", None
+    if said.get("use_tmpfs"):
+        size = said.get("tmpfs_size") or (granted.memory // 2 if granted.memory else None)
+        tmpfs = {"medium": "Memory", **({"sizeLimit": str(size)} if size else {})}
+        yield {"name": "tmpfs", "emptyDir": tmpfs}, said.get("tmpfs_path") or TMPFS_PATH, None
+    yield from _folders(site.mounts, said.get("persistent_volume_claims", {}))
 
 
 def grace_of(launch: Launch) -> int:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -77,27 +77,15 @@ def offer(
         count = max(min(count, nodes - lost), request.least_nodes)
     here = _part(here, count)
     has = "this machine has" if count == 1 else f"each of {count} nodes on this machine has"
-    cpus, memory = request.cpu_count, request.memory
-    if cpus is not None and here.cpu_count is not None and cpus > here.cpu_count:
-        short.append(
-            Shortfall(
-                field="cpu_count",
-                asked=f"{cpus:g} CPUs",
-                got=f"{here.cpu_count:g}",
-                why=f"{has} {here.cpu_count:g}",
-            )
-        )
-        cpus = here.cpu_count
-    if memory is not None and here.memory is not None and memory > here.memory:
-        short.append(
-            Shortfall(
-                field="memory",
-                asked=format_size(memory),
-                got=format_size(here.memory),
-                why=f"{has} {format_size(here.memory)}",
-            )
-        )
-        memory = here.memory
+    granted: list[Any] = []
+    for field, unit, shown in (("cpu_count", " CPUs", "{:g}".format), ("memory", "", format_size)):
+        asked, there = getattr(request, field), getattr(here, field)
+        if asked is not None and there is not None and asked > there:
+            got = shown(there)
+            short.append(Shortfall(field=field, asked=f"{shown(asked)}{unit}", got=got, why=f"{has} {got}"))
+            asked = there
+        granted.append(asked)
+    cpus, memory = granted
     found = None
     if request.gpu_count:
         from upshift.runtime.accelerators.matching import match  # what no task needs is not imported
@@ -178,12 +166,7 @@ def _too_few(request: ResourceSettings, found: Match) -> Shortfall:
     assert found.lack is not None
     said = request.explicit()
     field = next((name for name in ("accelerator", "gpu_memory", "gpu_vendor") if name in said), "gpu_count")
-    return Shortfall(
-        field=field,
-        asked=found.lack.asked,
-        got=found.lack.got,
-        why=found.lack.why,
-    )
+    return Shortfall(field=field, asked=found.lack.asked, got=found.lack.got, why=found.lack.why)
 
 
 def _any_like(device: Device) -> Device:
@@ -209,22 +192,14 @@ def _space(asked: int | None, what: str, folder: str, short: list[Shortfall]) ->
     free = found.f_frsize * (found.f_blocks if folder == SHARED_MEMORY else found.f_bavail)
     if free >= asked:
         return asked
-    has = (
-        f"{folder} is of {format_size(free)}"
-        if folder == SHARED_MEMORY
-        else f"{format_size(free)} are free in {folder}"
-    )
-    short.append(
-        Shortfall(
-            field=what.replace(" ", "_"),
-            asked=f"{format_size(asked)} of {what}",
-            got=format_size(free),
-            why=has,
-            fix=f"Mount {folder} larger (mount -o remount,size=…; docker run --shm-size …), or ask for less."
-            if folder == SHARED_MEMORY
-            else "Free some space, set UPSHIFT_HOME to a folder on a larger disk, or ask for less.",
-        )
-    )
+    got = format_size(free)
+    why = f"{got} are free in {folder}"
+    fix = "Free some space, set UPSHIFT_HOME to a folder on a larger disk, or ask for less."
+    if folder == SHARED_MEMORY:
+        why = f"{folder} is of {got}"
+        fix = f"Mount {folder} larger (mount -o remount,size=…; docker run --shm-size …), or ask for less."
+    field = what.replace(" ", "_")
+    short.append(Shortfall(field=field, asked=f"{format_size(asked)} of {what}", got=got, why=why, fix=fix))
     return free
 
 
