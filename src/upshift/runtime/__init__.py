@@ -21,8 +21,8 @@ What is where, from what is above to what is below::
                      the user's modules, their exceptions, and files that hide other modules
     launch/          many processes for one step
     accelerators/    one file per vendor
-    messages, masking, confine, causes
-                     what a step process says, its bounds, and why it ended
+    messages, masking, confine
+                     what a step process says, and its bounds
     storage/         blobs, serializers, task records, checkpoints
     children, loop, marks, proc
                      other processes: started, met at sockets, waited for, known as ours, measured

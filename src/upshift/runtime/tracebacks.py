@@ -2,7 +2,8 @@
 
 For a step that came as a code package, paths are shown as in its project, not as in the folder that the
 package is unpacked in. A function that travels by value from a notebook takes the text of its cells along, so
-that tracebacks and :func:`inspect.getsource` find it over there.
+that tracebacks and :func:`inspect.getsource` find it over there. An exception of ours that nobody expected
+is told as a :func:`mistake`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from upshift.errors import (
     only,
     with_cells,
 )
-from upshift.model.spec import Code
+from upshift.model.spec import Code, Failure
 from upshift.model.spec.task import Artifact
 from upshift.runtime.storage.digest import split
 
@@ -93,6 +94,17 @@ def raised_by(error: BaseException, code: CodeType) -> bool:
             users = True
         trace = trace.tb_next
     return inside and users
+
+
+def mistake(error: Exception, what: str = "supervise the step any more") -> Failure:
+    """What an attempt ends with for a mistake of ours, and what could not be done."""
+    *_, place = traceback.extract_tb(error.__traceback__)
+    return Failure(
+        reason="infrastructure",
+        message=f"Upshift could not {what}: {type(error).__name__}: {error} "
+        f"(in {place.name}, {os.path.basename(place.filename)}:{place.lineno})",
+        fix="This is a mistake in Upshift: please report it.",
+    )
 
 
 def _cut(error: BaseException | None, project: str | None, seen: dict[int, BaseException]) -> None:

@@ -30,7 +30,7 @@ from upshift.errors import (
 from upshift.model.spec import Artifact, Code, Collected, Failure, Rank, TaskSpec, Value, to_json
 from upshift.model.spec.calls import bind
 from upshift.model.spec.hardware import CGROUP, SCHEDULER
-from upshift.runtime import causes, confine, proc, tracebacks, usercode
+from upshift.runtime import confine, proc, tracebacks, usercode
 from upshift.runtime.confine import Confinement, flush_c_streams, memory_limit
 from upshift.runtime.launch import stacks
 from upshift.runtime.launch.ranks import listed_cpus, own_device
@@ -152,7 +152,7 @@ def _say(outcome: Outcome) -> None:
     except OSError:  # nobody hears it
         raise
     except Exception as error:
-        failure = outcome.failure or causes.mistake(error, "say what the step has returned")
+        failure = outcome.failure or tracebacks.mistake(error, "say what the step has returned")
         channel.send("outcome", Outcome(failure=failure))
 
 

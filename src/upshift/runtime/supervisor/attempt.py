@@ -23,7 +23,6 @@ from upshift.model.spec import (
     TaskSpec,
     decode,
 )
-from upshift.runtime import causes
 from upshift.runtime.confine import Spawned, Starter
 from upshift.runtime.launch.ranks import ranks_of
 from upshift.runtime.loop import Loop, Timer
@@ -37,6 +36,7 @@ from upshift.runtime.supervisor.members import LocalMember, Member, Overflow
 from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
 from upshift.runtime.supervisor.recorder import Recorder
 from upshift.runtime.supervisor.records import AttemptRecords, Observations
+from upshift.runtime.tracebacks import mistake
 from upshift.runtime.usercode import Sources
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class SupervisedAttempt:
             self._stop("failed", failure, grace)
 
     def _troubled(self, error: Exception) -> None:
-        self._stop("failed", causes.mistake(error), 0)
+        self._stop("failed", mistake(error), 0)
 
     def _stop(self, status: str, failure: Failure, grace: float) -> None:
         self._because(status, failure)
@@ -383,7 +383,7 @@ class SupervisedAttempt:
         try:
             problem = self._record()
         except Exception as error:  # as in _troubled(), where there is no result to say it
-            problem = causes.mistake(error).message
+            problem = mistake(error).message
         self._watcher.ended(self, problem)
 
     def hand_on(self) -> None:

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 from upshift.errors import UpshiftError
 from upshift.model.spec.hardware import SCHEDULER, SUPERVISOR, Device
 from upshift.model.spec.task import Failure, TaskSpec
-from upshift.runtime import causes
 from upshift.runtime.accelerators.files import lock_folder
 from upshift.runtime.loop import Loop, Timer
+from upshift.runtime.tracebacks import mistake
 
 if TYPE_CHECKING:
     from upshift.model.settings.resources import ResourceSettings
@@ -237,7 +237,7 @@ class DeviceQueue:
             return
         except Exception as error:  # its trouble is its own, and ends none beside it
             self._forget(asking)
-            asking.refuse(causes.mistake(error))
+            asking.refuse(mistake(error))
             return
         if grant is not None:
             self._forget(asking)

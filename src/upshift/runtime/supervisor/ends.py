@@ -2,7 +2,7 @@
 
 All of them return, or the first that fails ends them all (:class:`Gang`). The result of one process says what
 became of it (:class:`Ends`); that of a launch says which rank is why the others failed, and where these were
-(:class:`EndsOfRanks`).
+(:class:`EndsOfRanks`). Below them is what a failure says that only a supervisor knows of.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from upshift.errors import UpshiftError
+from upshift.errors import BackendError, UpshiftError
+from upshift.model.settings.retry import STOPPED
 from upshift.model.spec import Failure, Stack, TaskSpec
-from upshift.runtime import causes, tracebacks
+from upshift.runtime import tracebacks
 from upshift.runtime.launch.stacks import (
     StackAnswer,
     answer,
@@ -229,10 +230,10 @@ class Ends:
         """Why a process ended without an outcome; its last stack may tell."""
         code, stack = member.code or 0, at_home(member.sight()[1], self._spec.code)
         if code >= 0:
-            return causes.exited(code)
+            return _exited(code)
         here = isinstance(member, LocalMember)
         explained = self._node_runtime.killed_for_memory(code) if here else member.explained
-        return explained or causes.killed(-code, user_stack(stack, self._spec.code.project))
+        return explained or _killed(-code, user_stack(stack, self._spec.code.project))
 
 
 _TAIL = 1 << 14
@@ -403,3 +404,51 @@ def _tail(log: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+# -- causes that a supervisor names itself ----------------------------------------------------------
+
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def _exited(code: int) -> Failure:
+    """The process ended by itself, with this exit code, before the step returned."""
+    return Failure(
+        reason="user-error",
+        message=f"the step's process ended with exit code {code} before the step returned",
+        fix="Something called os._exit(), or a library did; the end of the log may tell.",
+    )
+
+
+def _killed(number: int, stack: str | None) -> Failure:
+    """A signal that Upshift did not send ended the process; ``stack`` is that of the user's code."""
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if number in _FROM_OUTSIDE:
+        return Failure(
+            reason=STOPPED,
+            message=f"the step's process was killed by {name}, which Upshift did not send",
+            fix="The step itself, another process or an administrator did.",
+        )
+    return Failure(
+        reason="user-error",
+        message=f"the step's process was killed by {name}",
+        traceback=stack,
+        fix="A compiled library crashed, perhaps because of the values passed to it.",
+    )
+
+
+def stopped_from_outside(what: str, name: str, *, node: str | None = None) -> Failure:
+    """Somebody else than Upshift has sent a signal of this name to the supervisor, which stopped the step."""
+    message = f"{what} was stopped from outside ({name})"
+    return Failure(reason=STOPPED, message=message, node=node)
+
+
+def unavailable(error: BackendError) -> Failure:
+    """The machine does not have what the processes need before they can start: a port."""
+    return Failure(reason="infrastructure", message=error.in_short, fix=error.fix)
+
+
+def not_started(error: OSError | UpshiftError) -> str:
+    """Why there is no result of a task that could not be started."""
+    why = error.in_short if isinstance(error, UpshiftError) else str(error)
+    return f"the task could not be started: {why}"

@@ -38,7 +38,7 @@ import attrs
 
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, MetricValue, TaskSpec
-from upshift.runtime import causes, children
+from upshift.runtime import children
 from upshift.runtime.children import PACKET
 from upshift.runtime.launch.ranks import processes
 from upshift.runtime.loop import Loop
@@ -46,10 +46,12 @@ from upshift.runtime.messages import own_streams
 from upshift.runtime.storage import claims, home_folders
 from upshift.runtime.storage.store import Store, open_store
 from upshift.runtime.supervisor.attempt import SupervisedAttempt
+from upshift.runtime.supervisor.ends import not_started, unavailable
 from upshift.runtime.supervisor.server_files import ServerFiles, handle
 from upshift.runtime.supervisor.starters import FreshStarter
 from upshift.runtime.supervisor.supervisor import Supervisor
 from upshift.runtime.supervisor.zygote import ZygotePool
+from upshift.runtime.tracebacks import mistake
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.device_pool import Grant
@@ -352,9 +354,9 @@ class ForkServer:
 
         def troubled(error: Exception) -> None:
             if self._tasks.get(task.name) is task and task.wants is _Wants.NODES:
-                self._refuse(task, causes.mistake(error))
+                self._refuse(task, mistake(error))
             else:
-                self._supervisor.cancel(task.spec.task, task.spec.attempt, 0, causes.mistake(error))
+                self._supervisor.cancel(task.spec.task, task.spec.attempt, 0, mistake(error))
 
         try:
             task.local_nodes = LocalNodes(
@@ -416,18 +418,18 @@ class ForkServer:
     def _cannot_start(self, task: _Task, error: Exception) -> None:
         """An attempt ends before it began, and none beside it, be that for a mistake of ours."""
         if isinstance(error, BackendError):
-            self._refuse(task, causes.unavailable(error))
+            self._refuse(task, unavailable(error))
         elif isinstance(error, (OSError, UpshiftError)):
             self._drop(task)
             self._not_started(task.name, error)
         else:
-            self._refuse(task, causes.mistake(error, "start the step"))
+            self._refuse(task, mistake(error, "start the step"))
 
     def _not_started(self, name: str, error: Exception) -> None:
         if isinstance(error, (OSError, UpshiftError)):
-            problem = causes.not_started(error)
+            problem = not_started(error)
         else:
-            problem = causes.mistake(error, "start the step").message
+            problem = mistake(error, "start the step").message
         self._tell("ended", name, problem=problem)
 
     def _do_cancel(self, engine: _EngineConnection, name: str, grace: float) -> None:

@@ -19,7 +19,7 @@ import attrs
 from upshift.model.settings.sizes import format_size
 from upshift.model.spec import Failure, Gap, Hardware, Rank, TaskSpec
 from upshift.model.spec.hardware import CGROUP, SCHEDULER, SUPERVISOR
-from upshift.runtime import causes, confine, marks, proc
+from upshift.runtime import confine, marks, proc
 from upshift.runtime.accelerators.files import device_root
 from upshift.runtime.confine import Confinement, Spawned, Starter, host_facts
 from upshift.runtime.launch.ranks import (
@@ -94,9 +94,14 @@ class NodeRuntime:
     ) -> list[LocalMember]:
         """Start the processes: all of them, or none."""
         held = self._grant.descriptors if self._grant is not None else ()
+        started: list[LocalMember] = []
         try:
-            started = _start(self._spec, starter, self._bounds, ranks, held=held, member=member)
+            for rank, own in zip(ranks, list(_bounds_of_each(ranks, self._spec, self._bounds)), strict=True):
+                started.append(member(starter(self._spec, own, held), rank))
         except BaseException:
+            for one in started:
+                one.kill()
+                one.close()
             self.give_back_cpus()
             self.release()
             raise
@@ -162,8 +167,16 @@ class NodeRuntime:
         if -code != signal.SIGKILL or self._memory is not None:
             return None
         what = self._machine.kills.killed()
+        if what is None:
+            return None
         peak = 0 if self._sampler is None else self._sampler.memory_peak
-        return None if what is None else causes.ran_out(what, peak)
+        return Failure(
+            reason="out-of-memory",
+            message=f"{what}, ran out of memory, and the kernel killed the step, "
+            f"which had {format_size(peak)} or more",
+            fix="Ask for what the step needs (memory=…), so that fewer steps run at once.",
+            memory=peak or None,
+        )
 
     def granted(self) -> Hardware | None:
         """The record ``granted``, with what is known on this machine alone."""
@@ -252,28 +265,6 @@ def _bounds_of(
         environment=environment,
     )
     return memory, bounds
-
-
-def _start(
-    spec: TaskSpec,
-    starter: Starter,
-    bounds: Confinement,
-    ranks: Sequence[Rank | None],
-    *,
-    held: Sequence[int],
-    member: Callable[[Spawned, Rank | None], LocalMember],
-) -> list[LocalMember]:
-    """Start the processes of a task on this node: all of them, or none."""
-    started: list[LocalMember] = []
-    try:
-        for rank, own in zip(ranks, list(_bounds_of_each(ranks, spec, bounds)), strict=True):
-            started.append(member(starter(spec, own, held), rank))
-    except BaseException:
-        for one in started:
-            one.kill()
-            one.close()
-        raise
-    return started
 
 
 def _bounds_of_each(

@@ -24,10 +24,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from upshift.model.spec import Device, Failure, Hardware, Rank, TaskSpec, decode
-from upshift.runtime import causes
 from upshift.runtime.launch.network import Port
 from upshift.runtime.launch.ranks import ranks_of
 from upshift.runtime.proc import Consumed
+from upshift.runtime.supervisor.ends import stopped_from_outside
 from upshift.runtime.supervisor.logs import Log
 from upshift.runtime.supervisor.members import Member
 from upshift.runtime.supervisor.node_connection import (
@@ -306,5 +306,5 @@ class Nodes:
                 self._heard.left(member, -signal.SIGKILL, Consumed())
 
     def _said_signalled(self, remote: RemoteNode, name: str, asked: bool, grace: float) -> None:
-        why = causes.stopped_from_outside(f"the supervisor of {remote}", name, node=remote.name)
+        why = stopped_from_outside(f"the supervisor of {remote}", name, node=remote.name)
         self._heard.cancel(grace, None if asked else why)

@@ -16,7 +16,6 @@ import attrs
 
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, Rank, TaskSpec, encode
-from upshift.runtime import causes
 from upshift.runtime.confine import Spawned, Starter
 from upshift.runtime.launch import network
 from upshift.runtime.launch.ranks import ranks_of
@@ -30,6 +29,7 @@ from upshift.runtime.supervisor.node_connection import LOG, MESSAGES, SIGHT, Con
 from upshift.runtime.supervisor.node_runtime import Machine, NodeRuntime
 from upshift.runtime.supervisor.nodes import ORPHANED
 from upshift.runtime.supervisor.rendezvous import Joining
+from upshift.runtime.tracebacks import mistake
 
 if TYPE_CHECKING:
     from upshift.runtime.supervisor.device_pool import Grant
@@ -342,7 +342,7 @@ class RemoteSupervisor:
         self._kill()
 
     def _troubled(self, error: Exception) -> None:
-        self._fail(causes.mistake(error))
+        self._fail(mistake(error))
 
     def _lost(self, why: str) -> None:
         """Node 0 is gone, or was never there."""

@@ -27,12 +27,13 @@ from typing import Any
 
 from upshift.errors import BackendError, StoreError
 from upshift.model.spec import Device, Failure, TaskSpec, decode
-from upshift.runtime import causes, children
+from upshift.runtime import children
 from upshift.runtime.launch import network
 from upshift.runtime.launch.network import keep_port, unreachable
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop, Timer
 from upshift.runtime.storage.store import Store
+from upshift.runtime.supervisor.ends import stopped_from_outside
 from upshift.runtime.supervisor.node_connection import (
     FORM,
     LARGEST,
@@ -199,7 +200,7 @@ class Rendezvous:
                 self._give_up(Failure(reason="cancelled", message="cancelled before it ran"))
             else:
                 what, name = f"the supervisor of {remote}", str(content.get("name"))
-                self._give_up(causes.stopped_from_outside(what, name, node=remote.name))
+                self._give_up(stopped_from_outside(what, name, node=remote.name))
 
     def lose(self, remote: RemoteNode, why: str) -> None:
         """A node is there no more."""

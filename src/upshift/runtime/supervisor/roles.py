@@ -12,11 +12,11 @@ import attrs
 
 from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, TaskSpec
-from upshift.runtime import causes
 from upshift.runtime.launch.seats import Seat
 from upshift.runtime.loop import Loop
 from upshift.runtime.storage.store import Store
 from upshift.runtime.supervisor.array_element import claim_of
+from upshift.runtime.supervisor.ends import not_started, stopped_from_outside, unavailable
 from upshift.runtime.supervisor.members import Overflow
 from upshift.runtime.supervisor.protocol import (
     AT_ONCE,
@@ -218,7 +218,7 @@ class FirstNode:
                 tell=self.tell,
             )
         except BackendError as error:
-            self._ungathered(causes.unavailable(error))
+            self._ungathered(unavailable(error))
 
     def refuse(self, failure: Failure) -> None:
         try:
@@ -232,7 +232,7 @@ class FirstNode:
     def stop(self, name: str, *, asked: bool, grace: float) -> None:
         alone = "the container" if self._spec.image is not None else "the supervisor"
         what = alone if self._seat is None else "the supervisor of node 0"
-        why = None if asked else causes.stopped_from_outside(what, name)
+        why = None if asked else stopped_from_outside(what, name)
         if self._gathering is not None:
             self._gathering.cancel()
             cancelled = Failure(reason="cancelled", message="cancelled before it ran")
@@ -273,9 +273,9 @@ class FirstNode:
             if nodes is not None:
                 nodes.close()
             if isinstance(error, BackendError):
-                self.refuse(causes.unavailable(error))
+                self.refuse(unavailable(error))
             else:
                 self._cannot(error)
 
     def _cannot(self, error: OSError | UpshiftError) -> None:
-        self.problem = causes.not_started(error)
+        self.problem = not_started(error)
