@@ -7,9 +7,7 @@ another one still writes. A node that is asked for the latest one has it brought
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from upshift.model.spec.codec import from_json, to_json
@@ -18,7 +16,7 @@ from upshift.runtime.storage.checkpoints import Checkpoint, Name, Part, TaskChec
 from upshift.runtime.storage.files import available, make_folder
 from upshift.runtime.storage.objects import side_by_side
 from upshift.runtime.storage.records import attempt_path
-from upshift.runtime.storage.replica import Replica, upload
+from upshift.runtime.storage.replica import Replica, alone, upload
 
 
 class BucketCheckpoints(TaskCheckpoints):
@@ -68,7 +66,7 @@ class BucketCheckpoints(TaskCheckpoints):
                 continue
             part = parts[min(parts)]
             if len(parts) >= part.ranks and fits(part.key, key):
-                with self._alone():
+                with alone(f"{self.folder}/.lock"):
                     lacking = [file for file, size in sizes.items() if self._size(file) != size]
                     side_by_side(self._download, lacking)
                 return Checkpoint(name, self.folder / str(name), parts)
@@ -112,16 +110,3 @@ class BucketCheckpoints(TaskCheckpoints):
             return os.stat(f"{self.store}/{key}").st_size
         except OSError:
             return None
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        path = f"{self.folder}/.lock"
-        with available("written", path):
-            make_folder(str(self.folder))
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            with contextlib.suppress(OSError):  # without locks it may come twice
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)

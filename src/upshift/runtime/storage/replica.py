@@ -221,17 +221,12 @@ class Replica:
     @contextlib.contextmanager
     def _alone(self, digest: str) -> Iterator[None]:
         lock = f"{self.root}/tmp/{split(digest)[1]}.lock"
-        with available("written", lock):
-            make_folder(Path(lock).parent)
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            with contextlib.suppress(OSError):  # without locks it may come twice
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(lock)  # who waits for it finds the blob
-            os.close(descriptor)
+        with alone(lock):
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(lock)  # who waits for it finds the blob
 
     # Runs
 
@@ -412,6 +407,20 @@ class Replica:
         path = f"{self.root}/unpublished/{safe(run)}"
         with available("written", path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+
+@contextlib.contextmanager
+def alone(path: str) -> Iterator[None]:
+    """Within, nobody else on this node has the lock at this path, where the file system has locks."""
+    with available("written", path):
+        make_folder(Path(path).parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        with contextlib.suppress(OSError):  # without locks it may come twice
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def upload(objects: Objects, key: str, path: str) -> None:
