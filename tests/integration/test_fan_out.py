@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import upshift
 from project import Project
 
@@ -321,3 +323,28 @@ def example():
     run = upshift.get_run("latest")
     assert run.output == (200_000.0, 0.0)
     assert float(run["make"].output.sum()) == 0.0
+
+
+WAITING = """
+import resource, time
+
+@step(settings={"resources": ResourceSettings(cpu_count=0.01)})
+def wait(number: int) -> int:
+    print("here")
+    time.sleep(1.5)
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+@pipeline
+def example():
+    return wait.map(list(range(40)))
+"""
+
+
+@pytest.mark.parametrize("limit", ["-Sn 130", "-n 130"], ids=["soft", "hard"])
+def test_more_tasks_than_files_may_be_open_run_all_the_same(project: Project, limit: str) -> None:
+    """A step that runs takes several descriptors of its supervisor's."""
+    project.write(WAITING)
+    engine = project.start("run", "pipeline.py", prefix=["sh", "-c", f'ulimit {limit}; exec "$0" "$@"'])
+    said = "".join(engine.communicate(timeout=60))
+    assert engine.returncode == 0, said
+    assert upshift.get_run("latest").output == [130] * 40

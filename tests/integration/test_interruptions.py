@@ -424,3 +424,39 @@ def test_a_step_has_no_socket_of_the_engine_or_its_supervisor(project: Project) 
     assert upshift.get_run("latest").output == 0
     project.python("pipeline.py")
     assert upshift.get_run("latest").output == 0
+
+
+def test_processes_that_a_step_starts_end_at_signals_as_under_plain_python(project: Project) -> None:
+    code = """
+import os, signal, subprocess, time
+
+def ends(child: int) -> int:
+    os.read(ready, 1)
+    os.kill(child, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def fork() -> int:
+    child = os.fork()
+    if child == 0:
+        os.write(write, b".")
+        while True:  # Python sees a signal between two instructions
+            time.sleep(0.01)
+    return child
+
+ready, write = os.pipe()
+
+@step
+def look() -> list[int]:
+    found = [ends(fork())]
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(42))
+    found.append(ends(fork()))
+    sleeping = subprocess.Popen(["sleep", "60"])
+    sleeping.send_signal(signal.SIGHUP)
+    return [*found, sleeping.wait()]
+
+@pipeline
+def example():
+    return look()
+"""
+    project.run(code)
+    assert upshift.get_run("latest").output == [-15, 42, -1]

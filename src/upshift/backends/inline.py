@@ -302,7 +302,7 @@ def _as_the_step(spec: TaskSpec, store: Store, variables: Mapping[str, str]) -> 
         os.environ.update(environment)
         os.chdir(folder)
         if main:
-            signal.signal(signal.SIGINT, interrupt)
+            signal.signal(signal.SIGINT, signal.SIG_DFL if interrupt is None else interrupt)  # None: from C
 
 
 @contextlib.contextmanager

@@ -249,13 +249,20 @@ def _lines(table: Mapping[str, Any], indent: str) -> Iterator[str]:
         if isinstance(value, Mapping) and value:
             yield f"{indent}{name}:\n"
             yield from _lines(value, indent + "  ")
-        elif isinstance(value, str) and value.endswith("\n"):
+        elif isinstance(value, str) and _is_block(value):
             yield f"{indent}{name}: |\n"
             yield from (f"{indent}  {line}\n" for line in value[:-1].split("\n"))
         elif isinstance(value, Sequence) and not isinstance(value, str):
             yield f"{indent}{name}: {_json(list(value))}\n"
         else:
             yield f"{indent}{name}: {_json(value)}\n"
+
+
+def _is_block(text: str) -> bool:
+    """Whether lines of text may stand as they are; at their first YAML sees how far all are indented."""
+    lines = text.replace("\t", " ").split("\n")
+    plain = lines[0][:1].strip() and lines[-1] == "" and lines[-2:-1] != [""]
+    return bool(plain) and all(line.isprintable() for line in lines)
 
 
 def _json(value: Any) -> str:

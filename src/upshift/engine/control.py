@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -95,6 +96,7 @@ def leaving_at_sigterm(run: str, inbox: SimpleQueue[Any]) -> contextlib.Abstract
 
 
 _PATIENCE = 10.0
+_PAUSE = 0.5  # seconds, where a connection cannot be taken
 """Seconds in which an engine answers."""
 
 
@@ -173,8 +175,12 @@ class Control:
                 return
 
     def _converse(self) -> None:
-        connection, _ = self._socket.accept()
-        with connection, contextlib.suppress(ConnectionError, TimeoutError):
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:  # it has hung up, or no more files may be open
+            time.sleep(_PAUSE)
+            return
+        with connection, contextlib.suppress(OSError):
             connection.settimeout(_PATIENCE)
             with connection.makefile("rb") as requests:
                 connection.sendall(self._answer(requests.readline(64).strip()) + b"\n")

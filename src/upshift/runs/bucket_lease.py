@@ -25,7 +25,7 @@ from typing import Any
 
 import attrs
 
-from upshift.errors import LeaseLost, StoreUnavailable
+from upshift.errors import LeaseLost, StoreUnavailable, UpshiftError
 from upshift.runtime.storage.files import boot_id
 from upshift.runtime.storage.objects import Objects, Version
 from upshift.runtime.storage.records import safe
@@ -127,7 +127,7 @@ class BucketLease:
 
     def _live(self) -> None:
         while not self._ended.wait(self.beat) and self.lost is None:
-            with contextlib.suppress(StoreUnavailable):
+            with contextlib.suppress(UpshiftError):  # the next one may be let through
                 self.renew()
 
     def _put(self, *, absent: bool = False, match: Version | None = None) -> Version | None:

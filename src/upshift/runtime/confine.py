@@ -12,6 +12,7 @@ import ctypes
 import functools
 import os
 import re
+import resource
 import select
 import signal
 import sys
@@ -99,10 +100,26 @@ def forking() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def detach(parent: int) -> None:
+_files: int | None = None
+
+
+def open_more() -> None:
+    """Let this process have as many files open as it may; its steps have its old limit (:func:`detach`)."""
+    global _files
+    _files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def files_of_steps() -> int:
+    """How many files a step process may have open, unless it asks for more."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _files is None else _files
+
+
+def detach(parent: int, files: int | None = None) -> None:
     """Make this process a session of its own, that dies with ``parent`` and inherits its orphans.
 
-    SIGTERM ends it, also one that has come since the fork; see :func:`forking`.
+    SIGTERM ends it, also one that has come since the fork; see :func:`forking`. ``files`` is how many it may
+    have open, where it cannot know (:func:`files_of_steps`).
     """
     if os.getsid(0) != os.getpid():
         os.setsid()
@@ -110,8 +127,11 @@ def detach(parent: int) -> None:
     if os.getppid() != parent:  # it died before the line above took effect
         os._exit(1)
     become_subreaper()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_of_steps() if files is None else files, most))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from upshift.runtime.proc import readable
 
 VARIABLE = "UPSHIFT_SUPERVISOR"
 """Environment variable with the supervisor's name, in every process that descends from a step."""
@@ -108,7 +109,7 @@ def kill(pids: Iterable[int], are_ours: Callable[[int], bool], *, seconds: float
                     except PermissionError:  # a program that runs as another user
                         left.append(pid)
         for pid, descriptor in dying.items():
-            if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+            if not readable(descriptor, until - time.monotonic()):
                 left.append(pid)
     return left
 

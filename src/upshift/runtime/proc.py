@@ -203,6 +203,16 @@ PATIENCE = 5.0
 """Seconds in which a process that was killed ends, unless it runs as another user, or a device holds it."""
 
 
+def readable(descriptor: int, seconds: float) -> bool:
+    """Whether something can be read within this time; of a pidfd, whether its process has ended.
+
+    Unlike ``select``, it takes any number of a descriptor.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
 class Strays:
     """Ends what is left of steps. What cannot be ended is waited for once, and then left alone.
 
@@ -232,7 +242,7 @@ def _reaped(pid: int) -> bool:
     """Whether a child has ended within the time that it has."""
     descriptor = os.pidfd_open(pid)
     try:
-        if not select.select([descriptor], [], [], PATIENCE)[0]:
+        if not readable(descriptor, PATIENCE):
             return False
     finally:
         os.close(descriptor)

@@ -403,3 +403,17 @@ def test_yaml_says_what_it_was_made_of(value: object) -> None:
         "on": value,
         "plain-name": [value],
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("one\n", "one\n\ttwo\n\n three\n", " one\ntwo\n", "\n", "\none\n", "one\n\n", "one\r\n"),
+        *("one\x07\n", "one\x85\n", "one\u2028two\n", "\tone\n", "# one\n", "- one\n"),
+    ],
+)
+def test_yaml_has_lines_of_text_as_they_are(text: str) -> None:
+    assert yaml.safe_load(yaml_of({"script": text, "next": {"script": text}})) == {
+        "script": text,
+        "next": {"script": text},
+    }

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from upshift.backends.inline import screened
+import pytest
+
+from upshift.backends.inline import _as_the_step, screened
+from upshift.model.spec import Code, EntryPoint, TaskId, TaskSpec
 from upshift.runtime.masking import Mask
+from upshift.runtime.storage.store import open_store
 
 SECRET = "hf_größe7Zr2Wp9Kd"
 
@@ -50,3 +56,32 @@ def test_a_stream_that_the_step_closes_does_no_harm() -> None:
         print("still here")
 
     assert written(body) == ("still here\n", "closed")
+
+
+def test_what_handled_ctrl_c_below_python_is_not_handed_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, upshift_home: Path
+) -> None:
+    """Python has no handler to set again then."""
+    spec = TaskSpec(
+        task=TaskId(run="r", step="s"),
+        attempt=1,
+        pipeline="p",
+        entry=EntryPoint(module="m", qualname="f"),
+        code=Code(project="/p"),
+        store=str(tmp_path / "store"),
+    )
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    set_handler = signal.signal
+
+    def from_c(number: int, handler: object) -> object:
+        set_handler(number, handler)  # type: ignore[arg-type]
+        return None
+
+    try:
+        with monkeypatch.context() as below:
+            below.setattr(signal, "signal", from_c)
+            with _as_the_step(spec, open_store(spec.store), {}):
+                assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -321,3 +321,26 @@ def test_what_is_wrong_with_a_target_is_said_with_its_place_in_the_configuration
         )
     assert what in caught.value.what and "entry point" not in str(caught.value.fix)
     assert caught.value.where == f"{file} [targets.big]"
+
+
+def test_who_cannot_be_answered_at_once_is_answered_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    accept, refused = socket.socket.accept, [errno.EMFILE, errno.ECONNABORTED]
+
+    def scarce(self: socket.socket) -> tuple[socket.socket, object]:
+        if refused:
+            number = refused.pop()
+            raise OSError(number, os.strerror(number))
+        return accept(self)
+
+    monkeypatch.setattr("upshift.engine.control._PAUSE", 0.01)
+    monkeypatch.setattr(socket.socket, "accept", scarce)
+    with Lease("r1", str(tmp_path / "store")) as lease:
+        control = Control(lease, SimpleQueue())
+        control.start()
+        try:
+            assert ask(str(socket_path("r1")), "ping") == "pong"
+            assert refused == []
+        finally:
+            control.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from typing import Any
 
 import pytest
@@ -238,3 +239,9 @@ def test_what_is_accepted_travels_and_merges_and_less_is_refused(field: str) -> 
         ResourceSettings(**{field: "999KB"})
     with pytest.raises(SettingsError, match="a number alone is bytes"):
         ResourceSettings(**{field: 16000})
+
+
+def test_an_amount_is_exact_whatever_decimals_are_rounded_to() -> None:
+    with decimal.localcontext(decimal.Context(prec=3, traps=[decimal.Inexact])):
+        asked = ResourceSettings(memory="16.75GiB", disk=123456789)
+    assert (asked.memory, asked.disk) == (17985175552, 123456789)

@@ -20,6 +20,7 @@ from upshift.runs.catalog.rows import AttemptRow, RunRow, TaskRow
 from upshift.runtime.storage import claims, files
 from upshift.runtime.storage.artifacts import save
 from upshift.runtime.storage.checkpoints import Name, Part, TaskCheckpoints, put_aside
+from upshift.runtime.storage.files import stale
 from upshift.runtime.storage.store import Store, open_store
 
 
@@ -534,3 +535,13 @@ def test_checkpoints_that_somebody_was_killed_removing_go(
     monkeypatch.setattr(collect, "ABANDONED", -1.0)
     collect.collect(store, None)
     assert list((store.root / "tmp").iterdir()) == []
+
+
+def test_a_temporary_file_that_vanishes_meanwhile_hides_no_other(tmp_path: Path) -> None:
+    for name in "abcde":
+        (tmp_path / name).write_text("left")
+    listed = [entry.name for entry in os.scandir(tmp_path)]
+    found = stale(str(tmp_path), older=-1.0)
+    assert Path(next(found)[0]).name == listed[0]
+    (tmp_path / listed[1]).unlink()
+    assert [Path(path).name for path, _ in found] == listed[2:]

@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from upshift.errors import LeaseLost, RunOwned
+from upshift.errors import LeaseLost, RunOwned, StoreError, StoreUnavailable
 from upshift.runs import lease as leases_of_runs
+from upshift.runs.bucket_lease import BucketLease
 from upshift.runs.lease import EXPIRY, Lease, Time, ask_to_cancel, held, leases, owner, silent_for
+from upshift.runtime.storage.objects.folder import FolderObjects
 
 HOLD = (
     "import sys; from upshift.runs.lease import Lease; lease = Lease('r1', sys.argv[1]); "
@@ -208,3 +212,23 @@ def test_whoever_cannot_reach_the_engine_asks_through_the_lease(store: str) -> N
 
 def test_of_a_store_that_is_not_there_it_is_taken_that_its_engines_live(tmp_path: Path) -> None:
     assert held("r1", str(tmp_path / "unmounted"))
+
+
+def test_a_lease_in_a_bucket_is_renewed_after_a_renewal_that_was_refused(tmp_path: Path) -> None:
+    refused = [StoreError("others write leases/r1 all the time"), StoreUnavailable("the bucket is away")]
+    objects = FolderObjects(tmp_path / "bucket")
+    lease = BucketLease(objects=objects, run="r1", record={}, beat=0.01, expiry=30.0)
+    lease.acquire(notice=print, owned=AssertionError, monotonic=time.monotonic, sleep=time.sleep)
+    renewed = threading.Event()
+    put = objects.put
+
+    def once(*args: Any, **options: Any) -> Any:
+        if refused:
+            raise refused.pop()
+        renewed.set()
+        return put(*args, **options)
+
+    objects.put = once  # type: ignore[method-assign]
+    lease.start()
+    assert renewed.wait(60) and lease.lost is None
+    lease.release()

@@ -53,19 +53,20 @@ def parse_size(value: str | int | float, *, unit: str = "B") -> int:
     if isinstance(value, (int, float)):
         if value != value or value in (float("inf"), float("-inf")):
             raise ValueError(f"expected {FORMS}; got {shown(value)}")
-        amount, factor = Decimal(str(value)), UNITS[unit]
+        text, factor = str(value), UNITS[unit]
     else:
         match = _SIZE.fullmatch(value) if isinstance(value, str) else None
         if match is None:
             raise ValueError(f"expected {FORMS}; got {shown(value)}")
-        amount = Decimal(match[1])
+        text = match[1]
         if not match[2]:
             factor = UNITS[unit]
         elif match[2].lower() in _FOLDED:
             factor = _FOLDED[match[2].lower()]
         else:
             raise ValueError(f"unknown unit {shown(match[2])}: expected {FORMS}; got {shown(value)}")
-    return int((amount * factor).to_integral_value(rounding="ROUND_CEILING"))
+    whole, of = Decimal(text).as_integer_ratio()  # exact, whatever context the user has set for decimals
+    return int(-(-whole * factor // of))
 
 
 def meant_by(value: object) -> str | None:

@@ -31,6 +31,7 @@ from upshift.runtime.accelerators.files import ROOT, device_root
 from upshift.runtime.accelerators.vendor import MAKERS, Inventory, Reading, Vendor
 from upshift.runtime.accelerators.vendors import present, vendor_named
 from upshift.runtime.children import command
+from upshift.runtime.proc import readable
 
 _LONGEST = 1 << 22
 """Bytes of a line, at most."""
@@ -159,7 +160,7 @@ class Agent:
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
-        select.select([pidfd], [], [], seconds)
+        readable(pidfd, seconds)
         os.close(pidfd)
         with contextlib.suppress(ChildProcessError):
             pid, status = os.waitpid(self.pid, os.WNOHANG)

@@ -21,8 +21,8 @@ from upshift.runtime.messages import BEFORE, BETWEEN, FARTHEST, LARGE, PIPE_BUF,
 from upshift.runtime.storage.metrics import as_json
 
 LONGEST_NAME = 200
-LONGEST_TEXT = 3000
-"""Bytes of a text in JSON: it has to fit into one write, beside its name."""
+LONGEST_TEXT = 2900
+"""Bytes of a text in JSON: it has to fit into one write, beside its name and the step."""
 _KNOWN = 1000
 """Sets of names that are remembered in the form that they have on the way."""
 _quoted = json.JSONEncoder(ensure_ascii=False).encode

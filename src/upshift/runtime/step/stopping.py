@@ -44,7 +44,15 @@ def tell_stack(descriptor: int) -> None:
     global _descriptor
     _descriptor = descriptor
     faulthandler.register(signal.SIGTERM, descriptor, all_threads=False, chain=True)
-    os.register_at_fork(after_in_child=lambda: faulthandler.unregister(signal.SIGTERM))
+    os.register_at_fork(after_in_child=_tell_no_stack)
+
+
+def _tell_no_stack() -> None:
+    """In a process that a step has forked. What the step itself does at SIGTERM, that one does, too."""
+    handler = signal.getsignal(signal.SIGTERM)
+    faulthandler.unregister(signal.SIGTERM)  # which brings back what was done before it was registered
+    if handler is not None:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def tell_stack_again() -> None:

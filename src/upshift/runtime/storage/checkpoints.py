@@ -315,7 +315,8 @@ def _listed_ones(folder: Path) -> list[Checkpoint]:
         _, said, rank = entry.partition(".rank")
         if said:
             try:
-                of_this[int(rank)] = from_json(Part, (folder / entry).read_bytes())
+                file = folder / entry
+                of_this[int(rank)] = from_json(Part, fresh(str(file), file.read_bytes))
             except FileNotFoundError:
                 raise _Gone from None
             except ValueError:  # damaged

@@ -256,7 +256,10 @@ def stale(folder: str, older: float) -> Iterator[tuple[str, int]]:
     limit = time.time() - older
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
-            status = entry.stat(follow_symlinks=False)
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # it has just got where it belongs
+                continue
             # Not its modification time: that of a blob about to be put in place is a stamp.
             if status.st_ctime <= limit:
                 yield entry.path, status.st_size

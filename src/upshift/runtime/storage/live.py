@@ -27,7 +27,7 @@ from upshift.errors import StoreError, UpshiftError
 from upshift.model.configuration import make_folder
 from upshift.model.spec.task import TaskId
 from upshift.runtime import children
-from upshift.runtime.storage.files import available, fresh
+from upshift.runtime.storage.files import Signature, available, fresh, signature
 from upshift.runtime.storage.objects import side_by_side
 from upshift.runtime.storage.records import Records, attempt_path, live_folder, live_path
 from upshift.runtime.storage.replica import APPENDED, Replica
@@ -80,7 +80,7 @@ class LiveFolder:
     def __init__(self, root: str, records: Records) -> None:
         self._root = root
         self._records = records
-        self._seen: dict[str, int] = {}  # st_mtime_ns by path
+        self._seen: dict[str, Signature] = {}  # by path
 
     def say(self, task: TaskId, attempt: int, said: Said, *, last: bool = False) -> None:
         self._records.write(live_path(task, attempt), json.dumps(said).encode())
@@ -97,7 +97,7 @@ class LiveFolder:
                 if entry.name not in names:
                     continue
                 try:
-                    stamp = os.stat(entry.path).st_mtime_ns
+                    stamp = signature(os.stat(entry.path))
                     if stamp == self._seen.get(entry.path):
                         continue
                     said = json.loads(Path(entry.path).read_bytes())
@@ -266,7 +266,7 @@ class _Bulletins:
     def _work(self) -> None:
         passed, pause, more = 0.0, FIRST, False
         while not self._ended.wait(0.0 if more else pause):
-            passed += pause
+            passed, more = passed + pause, False
             with contextlib.suppress(UpshiftError, OSError):  # the next one tells it
                 more = self._tell()
                 self._settle()

@@ -189,6 +189,7 @@ class SeriesWriter:
         self._pending: list[Mapping[str, Number]] = []
         self._bytes = 0
         self._file: int | None = None
+        self._at = 0.0  # of the last sample
 
     def write(self, values: Mapping[str, Number]) -> None:
         """Add a sample, by column; ``"time"`` is always there. What cannot be written is left out."""
@@ -198,18 +199,13 @@ class SeriesWriter:
         if len(self._pending) < self._merged:
             return
         values, self._pending = _merge(self._pending), []
+        self._at = values["time"] or 0.0
         try:
             self._add(values)
             if self.samples >= self._most and self._levels[0].single is None:
                 self._thin()
         except OSError as error:  # the disk is full
-            self.gap = Gap(
-                what="samples",
-                path=str(self._path),
-                why=os.strerror(error.errno or errno.EIO),
-                since=round(values["time"] or 0.0, 3),
-            )
-            self._levels.clear()
+            self._lose(error)
 
     @property
     def name(self) -> str | None:
@@ -218,13 +214,25 @@ class SeriesWriter:
 
     def close(self) -> None:
         """Write nothing more, and compress what is large."""
-        self._close()
+        try:
+            self._close()
+        except OSError as error:  # what an NFS client could not send
+            self._lose(error)
         if self._bytes > LARGE and self.gap is None:
             import gzip  # most series are small
 
             self._bytes = 0
             with contextlib.suppress(OSError):
                 self._replace(gzip.compress(self._path.read_bytes(), compresslevel=1, mtime=0))
+
+    def _lose(self, error: OSError) -> None:
+        self.gap = self.gap or Gap(
+            what="samples",
+            path=str(self._path),
+            why=os.strerror(error.errno or errno.EIO),
+            since=round(self._at, 3),
+        )
+        self._levels.clear()
 
     def _add(self, values: Mapping[str, Number]) -> None:
         self._levels[0].add(values, self._started, self._gpus)
@@ -257,8 +265,8 @@ class SeriesWriter:
 
     def _close(self) -> None:
         if self._file is not None:
-            os.close(self._file)
-            self._file = None
+            file, self._file = self._file, None
+            os.close(file)
 
     def _replace(self, data: bytes | bytearray) -> None:
         name = temporary(self._temporaries)

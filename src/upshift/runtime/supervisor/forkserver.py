@@ -40,6 +40,7 @@ from upshift.errors import BackendError, UpshiftError
 from upshift.model.spec import Failure, MetricValue, TaskSpec
 from upshift.runtime import children
 from upshift.runtime.children import PACKET
+from upshift.runtime.confine import open_more
 from upshift.runtime.launch.ranks import processes
 from upshift.runtime.loop import Loop
 from upshift.runtime.messages import own_streams
@@ -50,7 +51,7 @@ from upshift.runtime.supervisor.ends import not_started, unavailable
 from upshift.runtime.supervisor.server_files import ServerFiles, handle
 from upshift.runtime.supervisor.starters import FreshStarter
 from upshift.runtime.supervisor.supervisor import Supervisor
-from upshift.runtime.supervisor.zygote import ZygotePool
+from upshift.runtime.supervisor.zygote import SCARCE, ZygotePool
 from upshift.runtime.tracebacks import mistake
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def _settle(place: ServerFiles) -> None:
     """Leave the engine's session, terminal and signals."""
     if os.getsid(0) != os.getpid():
         os.setsid()
+    open_more()  # it has some for each attempt that runs
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
@@ -252,7 +254,12 @@ class ForkServer:
     def _accept(self) -> None:
         try:
             connection = children.private(self._listener.accept()[0])
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # as many files are open as may be: it is asked again when some may be closed
+            listener = self._listener.fileno()
+            self._loop.unwatch(listener)
+            self._loop.after(SCARCE, lambda: self._loop.watch(listener, self._accept))
             return
         self._engine_came = True
         self._engines.add(_EngineConnection(self._loop, connection, self._receive, self._gone))

@@ -362,7 +362,8 @@ class Overflow:
             self._dropped[descriptor] = self._dropped.get(descriptor, 0) + len(data)
         else:
             self._kept[descriptor] += data
-            os.write(self._wake[1], b".")
+            with contextlib.suppress(BlockingIOError):  # the loop has not read what woke it before
+                os.write(self._wake[1], b".")
 
     def _hand_over(self) -> None:
         os.read(self._wake[0], _CHUNK)

@@ -20,7 +20,16 @@ from typing import Any, NoReturn
 from upshift.model.spec import TaskSpec, decode, encode
 from upshift.runtime import proc
 from upshift.runtime.children import command_for_users
-from upshift.runtime.confine import Confinement, Spawned, become_subreaper, detach, enter, forking, host_facts
+from upshift.runtime.confine import (
+    Confinement,
+    Spawned,
+    become_subreaper,
+    detach,
+    enter,
+    files_of_steps,
+    forking,
+    host_facts,
+)
 from upshift.runtime.loop import Loop
 from upshift.runtime.messages import own_streams
 from upshift.runtime.proc import Consumed, Strays
@@ -104,7 +113,7 @@ def _order_file(spec: TaskSpec, bounds: Confinement, *, parent: int) -> int:
     """A file in memory that tells a fresh interpreter what to do."""
     work = os.memfd_create("upshift-task")
     with open(work, "wb", closefd=False) as file:
-        file.write(order_of(spec, bounds, parent=parent))
+        file.write(order_of(spec, bounds, parent=parent, files=files_of_steps()))
     return work
 
 
@@ -141,7 +150,7 @@ def main(work: int, seen: int, messages: int) -> NoReturn:
         os.set_inheritable(descriptor, False)
 
     def work_as_ordered() -> None:
-        detach(data["parent"])
+        detach(data["parent"], data["files"])
         own_streams()
         enter(bounds)
         step.run(

@@ -55,6 +55,8 @@ from upshift.runtime.supervisor.forkable import Pools, unsafe_to_fork
 
 Exited = Callable[[int, int, Consumed], None]
 """Takes a process id, its wait status, and what it has consumed."""
+SCARCE = 1.0
+"""Seconds after which it is tried again to open something, where no more files may be open."""
 ZYGOTES_IN_VAIN = 3
 """How many may die one after the other without a word before they are given up."""
 
@@ -197,7 +199,11 @@ class ZygotePool:
             return
         message = json.loads(packet)
         self._in_vain = 0
-        if message["event"] == "spare":
+        if message["event"] == "spare" and len(descriptors) < 4:  # no more may be open: it ends without them
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._loop.after(SCARCE, self._ask_again)
+        elif message["event"] == "spare":
             self._asked -= 1
             log, seen, messages, orders = descriptors
             born = Spawned(message["pid"], log, seen, messages, message["baseline"])
@@ -209,6 +215,10 @@ class ZygotePool:
             self._asked -= 1
             self.unsafe = message["why"]
             self._changed()
+
+    def _ask_again(self) -> None:
+        self._asked -= 1
+        self._changed()
 
     def _packet(self) -> tuple[bytes, list[int]]:
         """What the zygote says next, with its descriptors; empty: it is gone, and has said no more."""

@@ -16,6 +16,7 @@ import pytest
 import upshift
 from upshift.errors import SettingsError, UsageError
 from upshift.runtime.messages import PIPE_BUF, channel
+from upshift.runtime.step.metrics import LONGEST_NAME, LONGEST_TEXT
 from upshift.runtime.storage.metrics import from_json
 
 
@@ -170,7 +171,7 @@ def test_a_call_with_very_many_metrics_is_said_in_several_lines(heard: Heard) ->
 
 
 def test_the_longest_text_and_name_fit_into_one_line(heard: Heard) -> None:
-    upshift.log({"\N{GRINNING FACE}" * 200: "\x01" * 490, "b": "\N{GRINNING FACE}" * 740, "c": 1})
+    upshift.log({"\N{GRINNING FACE}" * 200: "\x01" * 480, "b": "\N{GRINNING FACE}" * 720, "c": 1})
     assert all(len(line) <= PIPE_BUF for line in heard.lines())
 
 
@@ -185,3 +186,9 @@ def test_where_no_step_runs_a_call_is_printed(capsys: pytest.CaptureFixture[str]
 def test_where_nobody_can_read_it_a_call_works_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", None)
     upshift.log(loss=1.0)
+
+
+def test_the_longest_text_and_name_and_step_fit_into_one_line(heard: Heard) -> None:
+    name, text = "😀" * LONGEST_NAME, '"' * (LONGEST_TEXT // 2 - 1)
+    upshift.log({name: text}, step=10**308)
+    assert heard.points() == [({name: text}, 10**308)]

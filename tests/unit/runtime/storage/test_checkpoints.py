@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -133,11 +134,11 @@ def test_one_that_is_replaced_while_others_look_is_found_anew(
     task: TaskCheckpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(task, Name(1, 1))
-    read = Path.read_bytes
+    read, newer = Path.read_bytes, [Name(1, 2)]
 
     def read_late(path: Path) -> bytes:
-        monkeypatch.undo()
-        save(task, Name(1, 2))  # the record that was listed goes
+        if newer:
+            save(task, newer.pop())  # the record that was listed goes
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", read_late)
@@ -249,3 +250,19 @@ def test_news_of_several_processes_count_once() -> None:
     for name in ("2.1", "2.1", "2.2", "2.10", "2.9"):
         known = known.and_then(Checkpoints(saved=1, newest=name, bytes=7))
     assert known == Checkpoints(resumed_from="1.2", saved=3, newest="2.10", bytes=7)
+
+
+def test_a_record_that_is_replaced_while_it_is_read_is_read_again(
+    task: TaskCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(task, Name(1, 1))
+    read, stale = Path.read_bytes, [OSError(errno.ESTALE, os.strerror(errno.ESTALE))]
+
+    def once(path: Path) -> bytes:
+        if stale:
+            raise stale.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", once)
+    found = task.newest(KEY)
+    assert found is not None and not stale

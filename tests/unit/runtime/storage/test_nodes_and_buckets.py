@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import attrs
 import pytest
 
 from buckets import BucketHere
+from upshift.errors import StoreUnavailable
 from upshift.model.spec import Code, EntryPoint, TaskId, TaskResult, TaskSpec, to_json
 from upshift.runs.catalog.rows import RunRow
 from upshift.runs.checking import check_store
@@ -241,3 +244,42 @@ def test_processes_of_a_node_may_all_remove_what_one_has_removed(machine: Machin
         node.replica.forget_attempt(path)
     assert not Path(node.address, path).exists()
     assert node.read_array(path)  # from the bucket
+
+
+def test_what_is_said_twice_within_a_tick_of_the_clock_is_heard_twice(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    record = tmp_path / "store" / live.live_path(TASK, 1)
+    heard = []
+    for number in (1, 2):
+        store.live.say(TASK, 1, {"node": "n1", "log": number})
+        os.utime(record, ns=(5, 5))
+        heard += store.live.hear("r", [NAME])
+    assert heard == [(NAME, {"node": "n1", "log": 1}), (NAME, {"node": "n1", "log": 2})]
+
+
+def test_a_bulletin_that_cannot_be_put_is_tried_again_after_a_pause(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although there was more to tell than had fit into the one before."""
+    node = machine("node")
+    tries: list[float] = []
+    assert node.replica is not None
+    put = node.replica.objects.put
+
+    def fail(key: str, data: bytes, **options: Any) -> Any:
+        if "/00000001" in key:
+            return put(key, data, **options)
+        tries.append(time.monotonic())
+        raise StoreUnavailable("the bucket is away")
+
+    monkeypatch.setattr(node.replica.objects, "put", fail)
+    monkeypatch.setattr(live, "FIRST", 0.01)
+    monkeypatch.setattr(live, "EVERY", 0.2)
+    monkeypatch.setattr(live, "MOST", 10)
+    appended(node, b"x" * 25)
+    node.live.say(TASK, 1, {"node": "n1", "log": 25})
+    deadline = time.monotonic() + 60
+    while len(tries) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    monkeypatch.setattr(node.replica.objects, "put", put)
+    assert min(later - earlier for earlier, later in itertools.pairwise(tries[1:])) > 0.1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -223,3 +225,19 @@ def test_a_grant_of_models_is_one_of_devices_once_there_are_samples(tmp_path: Pa
     found = given(granted, read_series(path))
     device = Device(vendor="nvidia", model="NVIDIA L4", kind="L4", uuid="GPU-1", index=1)
     assert found == Hardware(cpu_count=2, gpus=(device,))
+
+
+def test_what_is_lost_as_the_file_is_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SeriesWriter(tmp_path / "series", 5.0, temporaries=str(tmp_path))
+    writer.write({"time": 1.5, "cpu": 1.0})
+    close = os.close
+
+    def full(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as nfs:
+        nfs.setattr(os, "close", full)
+        writer.close()
+    assert writer.gap is not None
+    assert (writer.gap.why, writer.gap.since) == ("Disk quota exceeded", 1.5)

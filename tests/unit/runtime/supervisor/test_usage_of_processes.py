@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -209,3 +211,18 @@ def test_a_reading_may_be_a_little_old(tmp_path: Path) -> None:
     interfaces(tmp_path, eth0=(8, 10))
     assert network.counts(age=3600) == (7, 9)
     assert network.counts() == (8, 10)
+
+
+def test_a_process_is_waited_for_whatever_the_number_of_its_descriptor() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    try:
+        ours, theirs = os.pipe()
+        high = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 1500)
+        assert high >= 1500 and not proc.readable(high, 0.0)
+        os.write(theirs, b".")
+        assert proc.readable(high, 60.0)
+        for descriptor in (ours, theirs, high):
+            os.close(descriptor)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
