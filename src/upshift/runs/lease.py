@@ -49,6 +49,8 @@ BEAT = 5.0
 """Seconds between two signs of life, and between two looks for a request to stop."""
 EXPIRY = 30.0
 """Seconds without a sign of life after which an engine on another machine is dead."""
+_VANISHED = 50
+"""How often the folder of leases may go just as one is made in it."""
 _LONG_AGO = 600.0
 """Seconds without one after which nobody has to watch: even clocks that differ agree that it is over."""
 _CANCEL = "cancel"
@@ -123,6 +125,7 @@ class Lease:
 
     def _acquire(self) -> tuple[int, int]:
         dead: dict[int, tuple[int, int]] = {}
+        vanished = 0
         while True:
             numbers = _numbers(self._folder)
             last = max(numbers, default=0)
@@ -135,6 +138,9 @@ class Lease:
                 except FileExistsError:  # somebody else is faster: does it live?
                     continue
                 except FileNotFoundError:  # the folder went with the lease of an engine that has just ended
+                    vanished += 1
+                    if vanished > _VANISHED:  # or it cannot be made: /proc says so in these words
+                        raise
                     continue
                 try:
                     record = _sign(descriptor, self._engine)

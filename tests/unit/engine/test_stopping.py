@@ -236,6 +236,13 @@ def test_a_store_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     assert "must be a folder" in str(caught.value)
 
 
+def test_a_store_in_a_folder_that_cannot_be_made_is_explained() -> None:
+    """The kernel says there that the folder is missing, which it also is while somebody removes it."""
+    with pytest.raises(StoreUnavailable, match="cannot be written") as caught:
+        Lease("r1", "/proc/store")
+    assert caught.value.why == "No such file or directory"
+
+
 def test_the_control_socket_works_under_a_long_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UPSHIFT_HOME", str(tmp_path / ("x" * 120)))
     inbox: SimpleQueue[object] = SimpleQueue()
