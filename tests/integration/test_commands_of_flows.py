@@ -284,3 +284,51 @@ def test_what_is_wrong_with_files_and_configurations_is_said(
     assert failed.code in (1, 2)
     for word in words:
         assert word in failed.err
+
+
+TWO = """
+from upshift import FlowSpec, JSONType, Parameter, step
+
+class NAME(FlowSpec):
+    opts = Parameter("opts", default={}, type=JSONType)
+
+    @step
+    def start(self):
+        print("of NAME")
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+
+if __name__ == "__main__":
+    NAME()
+"""
+
+
+def test_latest_is_the_latest_run_of_the_flow(project: Project) -> None:
+    for name in ("One", "Two"):
+        project.write(TWO.replace("NAME", name), f"{name.lower()}.py", header="")
+        project.python(f"{name.lower()}.py", "run")
+    assert "of One" in project.python("one.py", "logs", "latest").out
+    assert "of One" in project.python("one.py", "logs", "latest/start").out
+    project.python("one.py", "tag", "add", "latest", "prod")
+    assert {run.pipeline: run.tags for run in upshift.list_runs()} == {"One": ("prod",), "Two": ()}
+    assert project.python("one.py", "tag", "list").out == "prod\n"
+    project.write(TWO.replace("NAME", "Three"), "three.py", header="")
+    refused = project.python("three.py", "tag", "list", expect=None)
+    assert refused.code != 0 and "flow Three has no run yet" in refused.err
+
+
+@pytest.mark.parametrize("text", ["{bad", "[1,", "word"])
+def test_a_parameter_of_json_takes_no_other_text(project: Project, text: str) -> None:
+    project.write(TWO.replace("NAME", "One"), "one.py", header="")
+    for arguments in (
+        ("one.py", "run", "--opts", text),
+        ("-m", "upshift", "run", "one.py", "-p", f"opts={text}"),
+    ):
+        refused = project.python(*arguments, expect=2)
+        assert "opts" in refused.err and "JSON" in refused.err, refused.err
+    project.python("one.py", "run", "--opts", '{"a": [1, null, "x"]}')
+    assert upshift.get_run("latest").params["opts"] == {"a": [1, None, "x"]}
+    assert len(upshift.list_runs()) == 1

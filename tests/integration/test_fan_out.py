@@ -348,3 +348,26 @@ def test_more_tasks_than_files_may_be_open_run_all_the_same(project: Project, li
     said = "".join(engine.communicate(timeout=60))
     assert engine.returncode == 0, said
     assert upshift.get_run("latest").output == [130] * 40
+
+
+def test_a_flag_may_be_one_of_numpy(project: Project) -> None:
+    code = """
+import numpy as np
+
+@step
+def good(limit: float) -> bool:
+    return np.array([0.9, 0.8]).mean() > limit
+
+@step
+def note(word: str) -> str:
+    return word
+
+@pipeline
+def example():
+    yes, no = good(0.5), good(0.95)
+    note.with_options(name="kept").when(no)("kept")
+    return note.when(yes)("deployed")
+"""
+    project.run(code)
+    run = upshift.get_run("latest")
+    assert run.output == "deployed" and run["kept"].status == "skipped"

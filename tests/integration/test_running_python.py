@@ -278,3 +278,28 @@ sys.excepthook = mine
 ResourceSettings(memory="16GBB")
 """)
     assert project.python("pipeline.py", expect=1).out == "mine: SettingsError\n"
+
+
+def test_a_process_that_a_step_starts_anew_runs_no_pipeline(project: Project) -> None:
+    """It imports the main module, where the call of the pipeline is not guarded."""
+    code = """
+import multiprocessing
+
+def double(number: int) -> int:
+    return 2 * number
+
+@step
+def work() -> list[int]:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.map(double, [1, 2])
+
+@pipeline
+def example():
+    return work()
+
+print("came to", example().output)
+"""
+    project.write(code)
+    outcome = project.python("pipeline.py")
+    assert "came to [2, 4]" in outcome.out
+    assert len(upshift.list_runs()) == 1

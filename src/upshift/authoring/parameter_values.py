@@ -47,6 +47,10 @@ class Misfit(Exception):
     """A value does not fit; the text says what was expected."""
 
 
+class AnyJson:
+    """Annotates any value that JSON has; a text has to be JSON."""
+
+
 def hint_for(hint: Any, default: Any) -> Any:
     """What to read a value by: the annotation, else the type of the default, else anything."""
     if hint is not inspect.Parameter.empty and not isinstance(hint, (Unresolved, str)):
@@ -105,7 +109,7 @@ def fit(data: Any, hint: Any) -> Any:
     """
     hint = bare(hint)
     origin = _origin(hint)
-    if hint is Any:
+    if hint is Any or hint is AnyJson:
         return data
     if is_union(hint):
         return _union(hint, lambda member: fit(data, member))
@@ -131,6 +135,8 @@ def expected(hint: Any) -> str:
         return " or ".join(expected(member) for member in typing.get_args(hint))
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
+    if hint is AnyJson:
+        return "JSON"
     if hint is bool:
         return "true or false"
     if hint is type(None):

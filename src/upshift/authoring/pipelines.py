@@ -81,7 +81,7 @@ class Pipeline(Generic[P, R]):
             return cast("Run[R]", inline(self.name, self.callee, self.options, scope, args, kwargs))
         from upshift.runtime import usercode
 
-        if usercode.loading():
+        if usercode.loading() or usercode.imported_by_a_child(sys._getframe(1)):
             usercode.ignore_call()
             return cast("Run[R]", Inert())
         try:

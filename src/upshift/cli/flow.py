@@ -216,11 +216,12 @@ def resume_command(pipeline: FlowPipeline, text: str) -> click.Command:
         """Without STEP and --origin-run-id the last run itself is finished. With one of them, a new run takes
         over what that run has completed, whatever its code; of STEP and what follows it, nothing."""
         from upshift.authoring.resume import resume_from, resume_run
+        from upshift.cli.flow_runs import run_of
         from upshift.cli.run import shown
         from upshift.engine import RunOptions
 
         decorated = _decorated(pipeline, decorators)
-        origin = run or _latest(pipeline)
+        origin = run_of(pipeline, run or "latest").id
         with shown(live=not detach, run_id_file=run_id_file) as progress:
             if run is None and step is None and not tags and decorated is pipeline:
                 resume_run(
@@ -245,17 +246,6 @@ def resume_command(pipeline: FlowPipeline, text: str) -> click.Command:
         return 0
 
     return resume
-
-
-def _latest(pipeline: FlowPipeline) -> str:
-    """The last run of the flow."""
-    from upshift.errors import NotFound
-    from upshift.runs.history.runs import list_runs
-
-    latest = list_runs(pipeline=pipeline.name, limit=1)
-    if not latest:
-        raise NotFound(f"flow {pipeline.name} has no run yet", fix="Start one: run.")
-    return latest[0].id
 
 
 def _from(pipeline: FlowPipeline, step: str) -> list[str]:

@@ -16,6 +16,20 @@ from upshift.model.settings.sizes import format_size
 if TYPE_CHECKING:
     from upshift.authoring.flow.pipeline import FlowPipeline
     from upshift.model.graph import FlowStep
+    from upshift.runs.history.runs import Run
+
+
+def run_of(pipeline: FlowPipeline, ref: str) -> Run[Any]:
+    """A run by its id, or the latest of the flow."""
+    from upshift.errors import NotFound
+    from upshift.runs.history.runs import get_run, list_runs
+
+    if ref != "latest":
+        return get_run(ref)
+    latest = list_runs(pipeline=pipeline.name, limit=1)
+    if not latest:
+        raise NotFound(f"flow {pipeline.name} has no run yet", fix="Start one: run.")
+    return latest[0]
 
 
 def dump_command(pipeline: FlowPipeline, text: str) -> click.Command:
@@ -67,6 +81,8 @@ def logs_command(pipeline: FlowPipeline, text: str) -> click.Command:
                 run, *parts = args[0].removeprefix(f"{pipeline.name}/").split("/")
                 rank = [] if task.node is None or len(parts) == 1 else ["--rank", str(task.node)]
                 args = [run, parts[0] if len(parts) == 1 else str(task.row.task), *rank, *args[1:]]
+            if args and args[0] == "latest":
+                args = [run_of(pipeline, args[0]).id, *args[1:]]
             return super().parse_args(ctx, args)
 
     text = f"{cleandoc(logs.help or '')}\n\nRUN/STEP/TASK names a task by its place, as Metaflow does."
@@ -76,7 +92,6 @@ def logs_command(pipeline: FlowPipeline, text: str) -> click.Command:
 def _tasks(pipeline: FlowPipeline, place: str) -> Iterator[tuple[str, Any]]:
     """The tasks of a step of a run, with their places."""
     from upshift.errors import NotFound, UsageError
-    from upshift.runs.history.runs import get_run
 
     parts = place.split("/")
     parts = parts[1:] if len(parts) > 2 and parts[0] == pipeline.name else parts
@@ -84,7 +99,7 @@ def _tasks(pipeline: FlowPipeline, place: str) -> Iterator[tuple[str, Any]]:
         raise UsageError(
             f"{quoted(place)} is not a place of a step", fix="Write RUN/STEP, such as latest/train."
         )
-    run, found = get_run(parts[0]), False
+    run, found = run_of(pipeline, parts[0]), False
     for step in run.steps:
         if step.name.partition("#")[0].partition(".")[0] != parts[1]:
             continue
@@ -107,26 +122,21 @@ def tag_command(pipeline: FlowPipeline, text: str) -> click.Command:
     @click.argument("tags", nargs=-1, required=True)
     def add(run: str, tags: tuple[str, ...]) -> int:
         from upshift.authoring.options import checked_tags
-        from upshift.runs.history.runs import get_run
 
-        get_run(run).add_tag(checked_tags("tag add", tags))
+        run_of(pipeline, run).add_tag(checked_tags("tag add", tags))
         return 0
 
     @tag.command("remove", help="Remove tags from a run.")
     @click.argument("run")
     @click.argument("tags", nargs=-1, required=True)
     def remove(run: str, tags: tuple[str, ...]) -> int:
-        from upshift.runs.history.runs import get_run
-
-        get_run(run).remove_tag(tags)
+        run_of(pipeline, run).remove_tag(tags)
         return 0
 
     @tag.command("list", help="List the tags of a run.")
     @click.argument("run", default="latest")
     def listed(run: str) -> int:
-        from upshift.runs.history.runs import get_run
-
-        for one in get_run(run).tags:
+        for one in run_of(pipeline, run).tags:
             echo(one)
         return 0
 
@@ -157,7 +167,7 @@ def card_command(pipeline: FlowPipeline, text: str) -> click.Command:
     def view(ctx: click.Context, place: str) -> int:
         from upshift.cli.runs import report
 
-        code: int = report.main([place.partition("/")[0]], standalone_mode=False)
+        code: int = report.main([run_of(pipeline, place.partition("/")[0]).id], standalone_mode=False)
         return code
 
     return card

@@ -41,6 +41,8 @@ _FAILURES = 5
 _PATIENCE = 2.0
 """Seconds without any event after which everything is looked at anyway: a file that another machine writes to
 a shared folder raises no event here, nor does the end of an engine."""
+_LAST_WORDS = 1.0
+"""Seconds that an engine has to print how its run ended, once that is on record."""
 _ASK = 10.0
 """Seconds between two questions to a target whether a run's engine still waits there."""
 _LOG = re.compile(r"(\d+)\.(\d+)\.(?:rank(\d+)\.)?log")
@@ -170,17 +172,22 @@ def _follow_engine(run: Run, *, follow: bool) -> None:
     replica = store.replica
     if replica is not None and not path.exists():  # that of another machine
         path = store.root / "runs" / run.id / path.name
+    told = False
     with contextlib.closing(_Inotify()) as watch:
         if path.parent.is_dir():
             watch.add(path.parent)
         while True:
-            over = not follow or run.status not in _UNFINISHED  # what it printed by then is there
+            over = not follow or run.status not in _UNFINISHED
             if replica is not None and replica.is_elsewhere(run.id):
                 replica.bring_appended(f"runs/{run.id}/{path.name}")
             if exists(str(path)):
                 merged.grow("", path)
-            if over:
+            if over and (told or not follow):
                 break
+            if over:  # how it ended, the engine says once that is on record
+                told = True
+                time.sleep(_LAST_WORDS)
+                continue
             watch.wait(_PATIENCE)
             run = found(run.id)
     merged.finish("", path)

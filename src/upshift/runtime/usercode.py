@@ -36,7 +36,7 @@ from importlib.machinery import (
     SourcelessFileLoader,
 )
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from upshift.errors import is_user_file
@@ -131,6 +131,14 @@ def _layers(value: Any) -> Iterator[Any]:
 def loading() -> bool:
     """Whether the user's modules are being imported by Upshift, so that pipelines must not run."""
     return _importing > 0
+
+
+def imported_by_a_child(caller: FrameType) -> bool:
+    """Whether this is a process of :mod:`multiprocessing`, which imports the caller's module to work with."""
+    known = sys.modules.get("multiprocessing.process")
+    if known is None or caller.f_code.co_name != "<module>" or caller.f_globals.get("__name__") == "__main__":
+        return False
+    return known.parent_process() is not None or hasattr(known.current_process(), "_inheriting")
 
 
 def loading_to_work() -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from upshift.authoring.parameter_values import AnyJson
 from upshift.errors import MisuseError, SettingsError, UsageError, location, suggestion, user_location
 from upshift.model.checks import shown
 from upshift.model.configuration import user_name
@@ -120,8 +121,10 @@ class Parameter:
     @property
     def annotation(self) -> Any:
         """What the command line reads a value as."""
-        if self.separator is not None or self._type is JSONType:
+        if self.separator is not None:
             return Any
+        if self._type is JSONType:
+            return AnyJson
         if self._type is not None:
             return self._type
         known = None if callable(self.default) else type(self.default)

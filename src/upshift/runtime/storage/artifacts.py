@@ -123,7 +123,9 @@ def described(value: Value, store: Store | None = None) -> Any:
 
 
 def plain_value(artifact: Artifact, store: Store) -> object:
-    """The value that a ``when`` refers to, without unpickling: anything but JSON is no bool."""
+    """The value that a ``when`` refers to, without unpickling; None: it is no bool, in JSON or of NumPy."""
+    if artifact.serializer == "numpy-scalar" and artifact.type in ("numpy.bool", "numpy.bool_"):
+        return bool(_content(artifact, store)[-1])  # which its memory ends with, and no NumPy has to be here
     return load(artifact, store) if artifact.serializer == "json" else None
 
 

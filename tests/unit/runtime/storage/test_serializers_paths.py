@@ -129,7 +129,7 @@ def test_what_cannot_be_saved_is_named_with_the_reason(store: Store, folder: Pat
         save(tmp_path / "missing.txt", store)
     assert "No such file or directory" in str(caught.value)
     assert "there when the step ends" in str(caught.value)
-    (folder / "dangling").symlink_to("nowhere")
+    (folder / "dangling").symlink_to("../nowhere")
     with pytest.raises(NotSerializable, match="data set/dangling cannot be saved"):
         save(folder, store)
     (folder / "dangling").unlink()
@@ -228,3 +228,11 @@ def test_a_home_that_cannot_be_written_is_named(store: Store, folder: Path, upsh
         load(artifact, store)
     assert str(upshift_home) in str(caught.value)
     assert "Set UPSHIFT_HOME" in str(caught.value)
+
+
+def test_a_link_within_the_folder_to_what_is_not_there_stays_one(store: Store, folder: Path) -> None:
+    (folder / "latest").symlink_to("checkpoint-7")
+    (folder / "inner" / "above").symlink_to("../checkpoint-7/model")
+    copy = there(save(folder, store), store)
+    assert os.readlink(copy / "latest") == "checkpoint-7"
+    assert os.readlink(copy / "inner" / "above") == "../checkpoint-7/model"

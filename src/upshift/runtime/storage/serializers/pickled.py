@@ -275,7 +275,7 @@ class _Scan:
         target = os.path.realpath(path)
         inside = target.startswith(self._real + os.sep)
         own = os.path.realpath(os.path.dirname(path))
-        if not inside or not (own + os.sep).startswith(self._real + os.sep) or not os.path.exists(target):
+        if not inside or not (own + os.sep).startswith(self._real + os.sep):
             return None
         return os.path.relpath(target, own)
 
